@@ -199,6 +199,49 @@ def make(task: Mapping[str, Any], seed: int) -> Task:
     return Task(env, task["reward_clipping"])
 
 
+class Logged(gymnasium.Wrapper):
+    """A task in another process: its finished episodes are appended to a file, which the driver reads (`Episodes`)."""
+
+    def __init__(self, task: Mapping[str, Any], seed: int, number: int, folder: str) -> None:
+        """`number`: of this environment among all of the run."""
+        super().__init__(make(task, seed_of(seed, "actor", number)))
+        self._path = Path(folder, f"{number}.txt")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin an episode; the seed is the task's own."""
+        return self.env.reset()
+
+    def step(self, action: Any) -> Any:
+        """Apply one action."""
+        result = self.env.step(action)
+        if over := self.env.episodes_over():
+            with self._path.open("a") as file:
+                file.writelines(f"{episode_return!r} {length}\n" for episode_return, length in over)
+        return result
+
+
+class Episodes:
+    """Reads the files of `Logged`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._read: dict[Path, int] = {}
+
+    def new(self) -> list[tuple[float, int]]:
+        """Return the episodes since the last call."""
+        found = []
+        for path in self._folder.glob("*.txt"):
+            with path.open() as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+                whole = text[: text.rfind("\n") + 1]
+                self._read[path] = self._read.get(path, 0) + len(whole)
+            for line in whole.splitlines():
+                episode_return, length = line.split()
+                found.append((float(episode_return), int(length)))
+        return found
+
+
 def seed_of(seed: int, role: str, index: int) -> int:
     """Return the seed of one environment: different for each run, role and number."""
     entropy = [seed, sum(map(ord, role)), index]

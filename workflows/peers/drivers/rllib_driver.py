@@ -12,7 +12,6 @@ import os
 import secrets
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -23,7 +22,7 @@ import gymnasium
 import numpy as np
 import ray
 import torch
-from environments import evaluate, make, seed_of
+from environments import Episodes, Logged, evaluate, make
 from networks import Torso, initialise
 from protocol import Refused, Reporter, Settings, Versions, installed, run
 from ray.rllib.algorithms.impala import IMPALAConfig
@@ -108,48 +107,13 @@ def with_optimizer(base: type) -> type:
 ImpalaLearner, PpoLearner = with_optimizer(IMPALATorchLearner), with_optimizer(PPOTorchLearner)
 
 
-class Logged(gymnasium.Wrapper):
-    """A task whose finished episodes are appended to a file, which the driver reads."""
+class Placed:
+    """The request's task at one place of one process."""
 
-    def __init__(self, context: Any) -> None:
-        """Make the environment of one process and place."""
+    def __new__(cls, context: Any) -> Any:
+        """Make it; what RLlib takes for a class is a function here."""
         number = context.worker_index * 1000 + (context.vector_index or 0)
-        super().__init__(make(context["task"], seed_of(context["seed"], "actor", number)))
-        self._path = Path(context["folder"], f"{number}.txt")
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin an episode; the seed is the task's own."""
-        return self.env.reset()
-
-    def step(self, action: Any) -> Any:
-        """Apply one action."""
-        result = self.env.step(action)
-        if over := self.env.episodes_over():
-            with self._path.open("a") as file:
-                file.writelines(f"{episode_return!r} {length}\n" for episode_return, length in over)
-        return result
-
-
-class Episodes:
-    """Reads the files of `Logged`."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-        self._read: dict[Path, int] = {}
-
-    def new(self) -> list[tuple[float, int]]:
-        """Return the episodes since the last call."""
-        found = []
-        for path in self._folder.glob("*.txt"):
-            with path.open() as file:
-                file.seek(self._read.get(path, 0))
-                text = file.read()
-                whole = text[: text.rfind("\n") + 1]
-                self._read[path] = self._read.get(path, 0) + len(whole)
-            for line in whole.splitlines():
-                episode_return, length = line.split()
-                found.append((float(episode_return), int(length)))
-        return found
+        return Logged(context["task"], context["seed"], number, context["folder"])
 
 
 def optimizer_of(settings: Settings) -> tuple[str, dict[str, Any]]:
@@ -184,7 +148,7 @@ def common(config: Any, learner: type, request: Mapping[str, Any], settings: Set
     model = {"network": network, "initial_log_std": take("initial_log_std", 0.0)}
     return (
         config.environment(
-            Logged,
+            Placed,
             env_config={"task": request["task"], "seed": request["seed"], "folder": folder},
             normalize_actions=False,
             clip_actions=False,
