@@ -3,7 +3,7 @@
     python .ci/hash_constraints.py                                  after constraints.txt was changed
     python .ci/hash_constraints.py workflows/peers/<name>.txt ...   after a version in such a file was changed
 
-Both ask pip's own index, and install nothing. A file of a peer keeps its comments, and names its Pythons in one of them.
+Both ask pip's own index, and install nothing. A peer's file keeps its comments, one of which names its Pythons.
 
 For Linux on x86-64 and the Pythons of continuous integration. Without torch: which build of it pip takes is decided by
 the machine's configuration. A package that is published as source alone has the hash of that.

@@ -22,13 +22,15 @@ def add_to(added: Any) -> None:
     text = "run configurations with other people's libraries, as controls of our own code"
     parser = added.add_parser("peers", help=text, description=f"{text[0].upper()}{text[1:]}. Installed by: make peers")
     below = parser.add_subparsers(required=True, metavar="command", title="commands")
-    add(below, list_peers, "list the libraries, whether each is installed, and the algorithms that it runs", name="list")
+    add(
+        below, list_peers, "list the libraries, whether each is installed, and the algorithms that it runs", name="list"
+    )
     training = add(
         below,
         train,
         "train with another library; the records are those of our own runs",
-        "Such as: ddrl peers train stable_baselines3 ppo gymnasium/CartPole-v1 env_frames=1e5. The same as `ddrl train` "
-        "with peer=NAME. What the library cannot be given is printed, and stands in run.json. It saves no checkpoint.",
+        "Such as: ddrl peers train stable_baselines3 ppo gymnasium/CartPole-v1 env_frames=1e5. As `ddrl train` with "
+        "peer=NAME. What the library cannot be given is printed, and stands in run.json. It saves no checkpoint.",
     )
     training.add_argument("name", help="the library; see: ddrl peers list")
     training.add_argument("run_words", nargs="+", metavar=RUN, help=WORDS)
@@ -39,7 +41,7 @@ def add_to(added: Any) -> None:
         below,
         speed,
         "measure our code and other libraries at the same work, in turn",
-        "Environment frames per second with acting and learning, CPU time, memory, and how much is learned from a step.",
+        "Environment frames per second with acting and learning, CPU time, memory, and what is learned from a step.",
     )
     measuring.add_argument("run_words", nargs="+", metavar=RUN, help=WORDS)
     measuring.set_defaults(more="run_words")

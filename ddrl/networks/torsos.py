@@ -214,7 +214,8 @@ def described(torso: Torso) -> dict[str, Any]:
         activation = {F.relu: "relu", torch.tanh: "tanh"}[torso.activation]
         sizes = [layer.out_features for layer in torso.layers]
         return {"kind": "mlp", "hidden": sizes, "activation": activation, "scale": torso.scale}
-    layers = [[layer.out_channels, layer.kernel_size[0], layer.stride[0]] for layer in torso.convolutions]
+    found = [layer for layer in torso.convolutions if isinstance(layer, nn.Conv2d)]
+    layers = [[layer.out_channels, layer.kernel_size[0], layer.stride[0]] for layer in found]
     hidden = torso.hidden.out_features if torso.hidden else 0
     return {"kind": "convolutional", "convolutions": layers, "hidden": hidden, "pad_same": torso.pad_same}
 

@@ -280,8 +280,8 @@ def _check_peers(variants: Mapping[str, Mapping[str, Any]], chosen: Sequence[str
     for name in chosen:
         if scale == "smoke" and "peer" in variants[name]:
             raise UserError(
-                f"{where}.scales.smoke: variant '{name}' is run by the peer {variants[name]['peer']}, which `make report` "
-                "does not install; allowed: scales.smoke.variants without it"
+                f"{where}.scales.smoke: variant '{name}' is run by the peer {variants[name]['peer']}, which `make "
+                "report` does not install; allowed: scales.smoke.variants without it"
             )
         if "peer" in variants[name].get("set", {}):
             raise UserError(f"{where}.variants.{name}.set: 'peer' stands beside `label`, not in `set`")

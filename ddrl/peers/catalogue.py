@@ -44,7 +44,7 @@ class Peer:
 
     @property
     def is_installed(self) -> bool:
-        """Whether its environment is complete."""
+        """True where its environment is complete."""
         return (self.root / INSTALLED / self.name / READY).exists() and self.python.exists()
 
     def check(self, algorithm: str) -> None:

@@ -23,10 +23,6 @@ NUMBERS = ("steps", "updates", "gradient_steps", "trained_samples", "seconds")
 END_SECONDS = 10.0
 
 
-class DriverFailed(UserError):
-    """A driver ended without the results of a run."""
-
-
 class DriverProcess:
     """A driver that is running."""
 
@@ -44,20 +40,20 @@ class DriverProcess:
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield its lines until `finished`, or until it was stopped.
 
-        Raise `DriverFailed` where it refuses the request, writes what is no line of the protocol, or ends before.
+        Raise `UserError` where it refuses the request, writes what is no line of the protocol, or ends before.
         """
         assert self._process.stdout is not None
         for line in self._process.stdout:
             message = self._checked(line)
             if message["kind"] == "refused":
-                raise DriverFailed(f"{self._name}: {message.get('message')}")
+                raise UserError(f"{self._name}: {message.get('message')}")
             yield message
             if message["kind"] == "finished":
                 return
         if not self.stopped:
             code = self._process.wait()
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            raise DriverFailed(f"{self._name}: its driver {how} before it had finished{self._said()}")
+            raise UserError(f"{self._name}: its driver {how} before it had finished{self._said()}")
 
     def _checked(self, line: str) -> dict[str, Any]:
         try:
@@ -68,7 +64,7 @@ class DriverProcess:
             return message
         except (ValueError, KeyError, AssertionError):
             shown = line.strip()[:100]
-            raise DriverFailed(f"{self._name}: its driver wrote '{shown}', which is no line of the protocol") from None
+            raise UserError(f"{self._name}: its driver wrote '{shown}', which is no line of the protocol") from None
 
     def _said(self) -> str:
         """Return the last lines of its log, for an error."""

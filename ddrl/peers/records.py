@@ -113,7 +113,7 @@ class PeerRecords:
         """Write a record: the means of the episodes since the last one, and the driver's newest metrics."""
         episodes, self._episodes = self._episodes, []
         frames, seconds = self._last
-        record: Metrics = {name: 0.0 for name in LAGS} | {key: float(v) for key, v in message["metrics"].items()}
+        record: Metrics = dict.fromkeys(LAGS, 0.0) | {key: float(v) for key, v in message["metrics"].items()}
         record |= means(episodes)
         record["episodes"] = float(self._number)
         record["frames_per_second"] = (self.counts.env_frames - frames) / max(message["seconds"] - seconds, 1e-9)

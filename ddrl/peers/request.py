@@ -43,7 +43,9 @@ def request_of(config: RunConfig, *, threads: int) -> dict[str, Any]:
     task = registry.recipe(name, **options) | {"reward_clipping": clipping, "frame_skip": builder.spec.frame_skip}
     evaluation = config.evaluation
     if evaluation.environment:
-        raise UserError("key 'evaluation.environment': a peer is evaluated on the task that it trains on; allowed: null")
+        raise UserError(
+            "key 'evaluation.environment': a peer is evaluated on the task that it trains on; allowed: null"
+        )
     return {
         "protocol": PROTOCOL,
         "algorithm": config.algorithm,

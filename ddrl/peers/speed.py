@@ -17,7 +17,7 @@ from typing import Any
 
 from ddrl.errors import UserError
 from ddrl.peers.catalogue import Peer, peers
-from ddrl.peers.process import DriverFailed, driver
+from ddrl.peers.process import driver
 from ddrl.peers.request import request_of
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, to_json
@@ -73,7 +73,7 @@ def measured(
         for name, count, measure in runs:
             try:
                 speed = measure(system=name, threads=count, repeat=repeat, seconds=seconds)
-            except DriverFailed as error:
+            except UserError as error:
                 note(f"repeat {repeat}/{repeats}, {name}: {error}")
                 continue
             found.append(speed)
@@ -124,7 +124,7 @@ def _measure(
     repeat: int,
     seconds: float,
 ) -> Speed:
-    """Measure one system once. Raise `DriverFailed` where it fails, or makes no two updates in time."""
+    """Measure one system once. Raise `UserError` where it fails, or makes no two updates in time."""
     keep = {"PYTHONPATH": str(Path(__file__).parents[2])} if system == OURS else {}
     given = {"OMP_NUM_THREADS": str(threads), **keep, **variables}
     first: tuple[dict[str, Any], float] | None = None
@@ -143,7 +143,7 @@ def _measure(
             elif message["seconds"] - first[0]["seconds"] >= seconds:
                 cpu = running.tree.cpu_seconds() - first[1]
                 return _speed(first[0], message, cpu, running.tree.peak_mib, frame_skip, system, threads, repeat)
-    raise DriverFailed(f"{system}: made no two updates in {LONGEST * seconds:,.0f} s; allowed: more --seconds")
+    raise UserError(f"{system}: made no two updates in {LONGEST * seconds:,.0f} s; allowed: more --seconds")
 
 
 def _speed(
@@ -173,13 +173,13 @@ def _speed(
 
 
 def table(speeds: Sequence[Speed]) -> list[dict[str, str]]:
-    """Return a row for each system and number of threads: medians over repeats, and our speed over the fastest peer's."""
+    """Return a row for each system and number of threads: medians over repeats, and ours over theirs."""
     groups: dict[tuple[str, int], list[Speed]] = {}
     for one in speeds:
         groups.setdefault((one.system, one.threads), []).append(one)
 
     def middle(group: Sequence[Speed], key: str) -> float:
-        return statistics.median(asdict(one)[key] for one in group)
+        return float(statistics.median(asdict(one)[key] for one in group))
 
     ours = next((middle(group, "frames_per_second") for key, group in groups.items() if key[0] == OURS), None)
     rows = []

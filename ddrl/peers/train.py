@@ -29,7 +29,7 @@ def train_peer(
 
     A peer saves no checkpoints: a run that was interrupted or failed begins anew. `accepted` is called when nothing
     refuses the run any more. Raise `UserError` where the peer is not installed or cannot do what is asked, and
-    `DriverFailed` where its driver fails; then the directory holds no results.
+    `UserError` where its driver fails; then the directory holds no results.
     """
     assert config.peer
     chosen = peer(config.peer, where="key 'peer'")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 DRIVERS = Path(__file__).parents[2] / "workflows/peers/drivers"
-DRIVER = '''
+DRIVER = """
 import json, os, signal, sys, time
 from protocol import Refused, Versions, run
 
@@ -53,7 +53,7 @@ HOW = {
 }
 
 run(train, lambda: {"fake": "1.0"}, {})
-'''
+"""
 
 
 def install(root: Path, *, ready: bool = True) -> Path:

@@ -40,7 +40,10 @@ def make_batch(network: Any, spec: Any, *, drift: float, seed: int = 5) -> Unrol
     terminated = torch.rand(steps, generator=generator) < 0.15
     start = torch.cat([torch.zeros((1, COLUMNS), dtype=torch.bool), terminated])
     if spec.action_size:
-        action, last = torch.randn((*steps, spec.action_size), generator=generator), torch.zeros((*points, spec.action_size))
+        action, last = (
+            torch.randn((*steps, spec.action_size), generator=generator),
+            torch.zeros((*points, spec.action_size)),
+        )
     else:
         action = torch.randint(spec.num_actions, steps, generator=generator)
         last = torch.zeros(points, dtype=torch.int64)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -21,7 +21,9 @@ import torch
 from environments import evaluate, make, seed_of
 from protocol import Refused, Reporter, Settings, Versions, installed, run
 
-FOLDER = Path((importlib.util.find_spec("cleanrl") or sys.exit("cleanrl is not installed")).submodule_search_locations[0])
+FOLDER = Path(
+    (importlib.util.find_spec("cleanrl") or sys.exit("cleanrl is not installed")).submodule_search_locations[0]
+)
 HIDDEN = 64
 """Units of each hidden layer in its scripts for vectors."""
 ATARI = {"convolutions": [[32, 8, 4], [64, 4, 2], [64, 3, 1]], "hidden": 512}
@@ -126,7 +128,7 @@ def wrappers(request: Mapping[str, Any], settings: Settings) -> Unwrapped:
 class Writer:
     """The writer of TensorBoard that the script finds; it reports."""
 
-    NAMES = {"losses/entropy": "entropy", "losses/approx_kl": "kl", "losses/clipfrac": "clip_fraction"}
+    NAMES: ClassVar = {"losses/entropy": "entropy", "losses/approx_kl": "kl", "losses/clipfrac": "clip_fraction"}
     reporter: Reporter
     updated: Callable[[], None]
 
@@ -163,7 +165,9 @@ def script_of(request: Mapping[str, Any], settings: Settings, discrete: bool) ->
     name = "ppo.py" if discrete else "ppo_continuous_action.py"
     text = (FOLDER / name).read_text()
     if torso["kind"] != "mlp" or torso["activation"] != "tanh" or not network["separate"]:
-        settings.differs("network", str(network), "tanh, a network for the policy and one for V", "its script has it fixed")
+        settings.differs(
+            "network", str(network), "tanh, a network for the policy and one for V", "its script has it fixed"
+        )
     sizes = torso.get("hidden", [])
     if sizes != [HIDDEN, HIDDEN] and len(set(sizes)) == 1 and len(sizes) == 2:
         head, agent = text.split("class Agent", 1)

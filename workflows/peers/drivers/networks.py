@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ class Torso(nn.Module):
         self.hidden: nn.Linear | None = None
         if torso["kind"] == "mlp":
             sizes = [math.prod(shape), *torso["hidden"]]
-            self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:])])  # noqa: B905
+            self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in pairwise(sizes)])
             self.size = sizes[-1]
             return
         if torso["kind"] != "convolutional":

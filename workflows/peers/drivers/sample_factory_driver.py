@@ -81,12 +81,17 @@ def arguments_of(request: Mapping[str, Any], settings: Settings, folder: str) ->
     workers, envs = take("topology.num_actors"), take("topology.num_actors") * take("topology.envs_per_actor")
     if envs != columns or columns % workers:
         workers = next(number for number in range(min(workers, columns), 0, -1) if columns % number == 0)
-        settings.differs("topology", envs, columns, f"one environment for each unroll of a batch, in {workers} processes")
+        settings.differs(
+            "topology", envs, columns, f"one environment for each unroll of a batch, in {workers} processes"
+        )
     if length * columns % parts:
         raise Refused(f"{length} x {columns} steps are no {parts} equal minibatches")
     decay = take("optimizer.decay_frames")
     if decay and abs(decay / request["task"]["frame_skip"] - total) > length * columns:
         settings.differs("optimizer.decay_frames", decay, total, "its rate falls to 0 at the end, or not at all")
+    if request["task"]["kind"] == "atari":
+        why = "the ROM is the same; newer versions of the emulator may differ"
+        settings.differs("environment", "ale-py of the suite", installed("ale-py")["ale-py"], why)
     settings.same("optimizer.name", "adam", "it has Adam and LAMB")
     settings.same("normalise_advantages", True, "it always does so")
     settings.differs("normalise_advantages", "deviation over n", "over n - 1", "one sample of a minibatch")
@@ -204,7 +209,9 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
         runner.init()
         runner.run()
         reporter.progress(force=True)
-        newest = max(Path(folder, "run", "checkpoint_p0").glob("checkpoint_*.pth"), key=lambda path: path.stat().st_mtime)
+        newest = max(
+            Path(folder, "run", "checkpoint_p0").glob("checkpoint_*.pth"), key=lambda path: path.stat().st_mtime
+        )
         saved = torch.load(newest, weights_only=False)
     torch.set_num_threads(request["threads"])
     space = gymnasium.spaces.Dict({OBSERVATION: env.observation_space})

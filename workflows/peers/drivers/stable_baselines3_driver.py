@@ -63,6 +63,7 @@ def policy_arguments(request: Mapping[str, Any], settings: Settings) -> dict[str
     if network["torso"]["kind"] not in ("mlp", "convolutional"):
         raise Refused(f"no network of kind {network['torso']['kind']} is built for Stable-Baselines3")
     settings.without_effect("network", "initialisation", "separate_value_network", "lstm_size", "initialisation.name")
+    settings.same("precision", "float32", "its learner computes in float32")
     settings.same("feed_last_action_and_reward", False, "its policies see observations alone")
     kind, arguments = optimizer_of(settings)
     return {
@@ -241,7 +242,9 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
 def effective(model: Any) -> dict[str, Any]:
     """Return the settings as the library has resolved them."""
     names = ("n_steps", "n_envs", "batch_size", "n_epochs", "gamma", "gae_lambda", "vf_coef", "ent_coef")
-    found = {name: getattr(model, name) for name in (*names, "max_grad_norm", "normalize_advantage") if hasattr(model, name)}
+    found = {
+        name: getattr(model, name) for name in (*names, "max_grad_norm", "normalize_advantage") if hasattr(model, name)
+    }
     found["learning_rate"] = model.lr_schedule(1.0)
     found["optimizer"] = f"{type(model.policy.optimizer).__name__} {model.policy.optimizer.defaults}"
     found["vector_environment"] = type(model.env).__name__
@@ -287,11 +290,13 @@ def one_update(given: str, result: str) -> None:
             observation = torch.from_numpy(arrays["observation"][t])
             action = torch.from_numpy(arrays["action"][t])
             values, log_probability, _ = model.policy.evaluate_actions(observation, action)
-            buffer.add(arrays["observation"][t], arrays["action"][t], arrays["reward"][t], started, values, log_probability)
+            buffer.add(
+                arrays["observation"][t], arrays["action"][t], arrays["reward"][t], started, values, log_probability
+            )
             started = arrays["terminated"][t]
         last = model.policy.predict_values(torch.from_numpy(arrays["observation"][length]))
     buffer.compute_returns_and_advantage(last_values=last, dones=started)
-    orders = iter(arrays["orders"] if "orders" in arrays else ())
+    orders = iter(arrays.get("orders", ()))
     np.random.permutation = lambda number: ours_as_theirs(next(orders), length, columns)  # type: ignore[assignment]
     if "orders" not in arrays:
         np.random.permutation = np.arange  # type: ignore[assignment]
