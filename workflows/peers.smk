@@ -5,8 +5,6 @@
 
 
 rule peer_environment:
-    # Nodes of a cluster may reach no packages.
-    localrule: True
     input:
         pins=str(BASE / "workflows/peers/{peer}.txt"),
         torch=str(BASE / "constraints.txt"),
@@ -14,6 +12,8 @@ rule peer_environment:
         f"{PEERS_IN}/{{peer}}/.ready",
     log:
         f"{PEERS_IN}/{{peer}}.log",
+    # Nodes of a cluster may reach no packages.
+    localrule: True
     params:
         folder=f"{PEERS_IN}/{{peer}}",
         driver=str(BASE / "workflows/peers/drivers/{peer}_driver.py"),
@@ -42,7 +42,7 @@ def runs_of_peers(wildcards):
 
 
 rule peers:
-    localrule: True
     input:
         expand(f"{PEERS_IN}/{{peer}}/.ready", peer=PEERS),
         runs_of_peers,
+    localrule: True

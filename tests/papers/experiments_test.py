@@ -291,3 +291,37 @@ def test_an_environment_is_named_as_it_is_or_as_its_folder(name: str, tmp_path: 
     output = tmp_path / "config.json"
     assert main(["config", *asked, "--seed", "1", "--output", str(output)]) == 0
     assert json.loads(output.read_text())["environment"]["name"] == "mujoco/HalfCheetah-v5"
+
+
+def name_a_peer(experiments: Any, *, at_smoke: bool) -> None:
+    entry = experiments["atari"]
+    first, needs = next(iter(entry["variants"])), {"threads": 1, "memory_mib": 500, "gpus": 0}
+    entry["variants"]["theirs"] = {**entry["variants"][first], "label": "Theirs", "peer": "rllib"}
+    for name, scale in entry["scales"].items():
+        own = scale.setdefault("variants", [one for one in entry["variants"] if one != "theirs"])
+        if name != "smoke" or at_smoke:
+            scale["variants"] = [*own, "theirs"]
+        scale["resources"].setdefault("variants", {})["theirs"] = needs
+
+
+def test_a_variant_may_be_run_by_a_peer_from_the_same_base(edited: Edit) -> None:
+    root = edited(lambda experiments: name_a_peer(experiments, at_smoke=False))
+    entry = load_experiments(root / "impala_2018")["atari"]
+    first = next(iter(entry.variants))
+    ours, theirs = (entry.paper_setting(name, "atari/pong") for name in (first, "theirs"))
+    assert theirs == ours | {"peer": "rllib"}
+    runs = expand("impala_2018", "workstation", experiments=["atari"], variants=["theirs"], root=root, seeds=[1])
+    assert {run.config["peer"] for run in runs} == {"rllib"}
+    assert all(run.variant != "theirs" for run in expand("impala_2018", "smoke", root=root, validate=False))
+
+
+def test_a_peer_at_scale_smoke_is_refused(edited: Edit) -> None:
+    message = refusal(edited(lambda experiments: name_a_peer(experiments, at_smoke=True)))
+    assert "experiments.atari.scales.smoke: variant 'theirs' is run by the peer rllib" in message
+
+
+def test_a_peer_is_no_setting(edited: Edit) -> None:
+    def change(experiments: Any) -> None:
+        next(iter(experiments["atari"]["variants"].values())).setdefault("set", {})["peer"] = "rllib"
+
+    assert "'peer' stands beside `label`, not in `set`" in refusal(edited(change))
