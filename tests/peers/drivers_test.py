@@ -107,16 +107,17 @@ def test_catch_is_ours_but_for_where_the_ball_starts() -> None:
             assert (reward, terminated) == (theirs, ended)
         return len(points) == 6
 
-    assert any([from_the_same_ball(number) for number in range(12)])
+    assert sum(from_the_same_ball(number) for number in range(12)) > 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reason="cv2 is in the peers' environments alone")
 def test_a_game_without_chance_is_ours_frame_by_frame() -> None:
     generator = np.random.default_rng(1)
     points = list(played("atari/breakout", list(generator.integers(4, size=400)), noop_max=0, max_frames=1200))
-    for number, (seen, other, *rest) in enumerate(points[4:], 4):
-        assert np.array_equal(seen, other), number
+    for number, (seen, other, *rest) in enumerate(points[1:], 1):
         assert rest[::2] == rest[1::2]
+        if number < len(points) - 1:  # the frame at the end of a game, from which nothing is learned, may differ
+            assert np.array_equal(seen, other), number
 
 
 def test_continuous_actions_are_cut_and_scaled_to_the_simulators_bounds() -> None:

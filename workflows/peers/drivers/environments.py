@@ -130,16 +130,13 @@ class AtariGame(gymnasium.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Apply an action for `frame_skip` frames."""
         skip, chosen, reward = self._options["frame_skip"], self._actions[int(action)], 0.0
-        self._frames[0][:], self._frames[1][:] = 0, 0
         for frame in range(skip):
             reward += self._ale.act(chosen)
             self._frame_number += 1
+            if self._ale.game_over():  # the frames drawn until then stay
+                break
             if frame >= skip - 2:
                 self._ale.getScreenGrayscale(self._frames[frame - skip + 2])
-            if self._ale.game_over():
-                if frame < skip - 2:
-                    self._ale.getScreenGrayscale(self._frames[0])
-                break
         image = self._resize(np.maximum(*self._frames), self._options["image_size"])
         self._stack = np.concatenate([self._stack[1:], image[None]])
         lives, terminated = self._ale.lives(), self._ale.game_over()
