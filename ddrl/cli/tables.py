@@ -154,6 +154,7 @@ def _row(kind: Kind, record: Mapping[str, Any]) -> dict[str, str]:
         name, published, ours = "cell", _number(record["published"]), _number(record["ours"])
         values = {"published": published, "ours": ours, "90 %": _interval(record, "ci90")}
         last = {"flags": _text(record.get("flags")).replace(";", "; ").replace(",", ", ")}
+        last |= {"late": _text(record.get("late"))}
     return {
         name: record[name],
         "runs": _text(record.get("origin")),

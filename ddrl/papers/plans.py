@@ -229,12 +229,6 @@ def latest(rows: Iterable[Registered]) -> dict[tuple[str, str], str]:
     return {(row.claim, row.scale): row.digest for row in rows}
 
 
-def missing(directory: Path) -> dict[tuple[str, str], str]:
-    """Return the plans in force whose row is not the newest one of its claim and scale."""
-    known = latest(read_register(directory))
-    return {key: digest for key, digest in in_force(directory).items() if known.get(key) != digest}
-
-
 def since(rows: Iterable[Registered], claim: str, scale: str, half: int) -> str:
     """Return the date since which the newest test (`half` 0) or settings (1) of a claim hold; empty: unknown."""
     own = [row for row in rows if row.claim == claim and row.scale == scale]

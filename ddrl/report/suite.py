@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ddrl.report.sections.answers import answer_sentence, answers, best_findings, effect_note
+from ddrl.report.sections.answers import after_runs, answer_sentence, answers, best_findings, effect_note
 from ddrl.report.sections.chosen import LEDGER, younger_rules
 from ddrl.report.sections.claims import ledger
 from ddrl.report.sections.coverage import (
@@ -32,9 +32,9 @@ TITLE = "Distributed deep reinforcement learning, replicated"
 PREFACE = (
     "For every paper the suite asks two questions. Does what the paper says in words hold in our own runs? And where "
     "the paper prints a number, what do our runs give? Each verdict follows from rules: margins and smallest effects "
-    "stand in the paper’s file, fixed beforehand as a number or as a share of a task’s scale (a test that is younger "
-    "than its runs says so). Where no reference score is known, and for speeds, lags and costs, the scale comes from "
-    "the runs themselves. Flags come from what each run recorded about itself. A verdict says what the evidence "
+    "stand in the paper’s file, as a number or as a share of a task’s scale (a test, a margin or a setting that is "
+    "younger than runs says so). Where no reference score is known, and for speeds, lags and costs, the scale comes "
+    "from the runs themselves. Flags come from what each run recorded about itself. A verdict says what the evidence "
     "allows, and no more; experiments that do not exist yet are counted as not run.",
     "Asynchronous systems are hard to compare with one another. What they learn and how fast depends on the number of "
     "actors, on the machines, and on the balance between acting and learning; Kapturowski et al. (2019, appendix) "
@@ -62,6 +62,7 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
             byline=_byline(summary["papers"]),
             summary="",
             answer=answer_sentence(findings),
+            after_runs=after_runs(findings),
             answers=lines,
             effects=effect_note(lines),
             **first_page(summary, finished, _facts(summary), statements, _beside(tables, subject)),

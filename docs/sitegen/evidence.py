@@ -9,6 +9,7 @@ from functools import cache
 
 from ddrl.papers.claim_verdicts import CLAIM_VERDICTS, VERDICTS, said, seeds_said
 from ddrl.papers.paper import Claim, Paper, load_deviations, load_paper
+from ddrl.report.sections.answers import after_runs
 from ddrl.report.sections.cells import flags_of
 from ddrl.report.sections.numbers import frames, interval, number, with_unit
 from ddrl.report.sections.text import words
@@ -48,17 +49,19 @@ def counts(key: str, name: str) -> Counter[str]:
 def table_of_papers(pages: str) -> str:
     """Return one row per paper: how many claims have which verdict, and how many published numbers we measured, too.
 
-    `pages` is the folder of the papers' pages, as the page that shows the table sees it.
+    One column counts those of the decided claims whose test is younger than runs. `pages` is the folder of the papers'
+    pages, as the page that shows the table sees it.
     """
     lines = []
     for key in keys_of_papers():
         claims, cells = counts(key, "claims"), rows(key, "cells")
         measured = f"{sum(bool(row['ours']) for row in cells)} of {len(cells)}"
         numbers = [str(claims[verdict]) for verdict in CLAIM_VERDICTS]
-        lines.append([f"[{title(key)}]({pages}{key}.md)", *numbers, measured])
+        lines.append([f"[{title(key)}]({pages}{key}.md)", *numbers, after_runs(rows(key, "claims")), measured])
     titles = [
         "paper",
         *(VERDICTS[verdict].words for verdict in CLAIM_VERDICTS),
+        "test after runs (of those that are decided)",
         "published numbers that we also measured",
     ]
     return table(titles, lines, right=range(1, len(titles)))
@@ -139,7 +142,7 @@ def _cell_table(found: Iterable[Mapping[str, str]]) -> str:
             row["seeds"],
             frames(row["env_frames"]),
             tag(row["verdict"]),
-            plain("; ".join(flags_of(row))),
+            plain("; ".join(filter(None, (*flags_of(row), row.get("late", ""))))),
         ]
         for row in found
     ]

@@ -15,6 +15,7 @@ from ddrl.cli.register import rewritten
 from ddrl.errors import UserError
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import SCALES, papers
+from ddrl.papers.ground_rules import EVERY, missing
 from ddrl.papers.paper import Claim, Needs, Prices, load_paper
 from ddrl.papers.plans import (
     Registered,
@@ -24,7 +25,6 @@ from ddrl.papers.plans import (
     halves,
     in_force,
     latest,
-    missing,
     plans_of,
     read_register,
     since,
@@ -68,10 +68,10 @@ def test_no_row_of_a_register_was_changed_since_they_are_append_only() -> None:
 @pytest.mark.parametrize("name", papers(ROOT))
 def test_the_dates_of_a_register_never_fall(name: str) -> None:
     rows = read_register(ROOT / name)
-    dates = [row.date for row in rows]
-    assert dates == sorted(dates)
-    assert all(date.endswith("+00:00") for date in dates)
-    assert {row.scale for row in rows} <= set(SCALES)
+    for found in ([row.date for row in rows if (row.scale == EVERY) is rule] for rule in (False, True)):
+        assert found == sorted(found)
+    assert all(row.date.endswith("+00:00") for row in rows)
+    assert {row.scale for row in rows} <= {*SCALES, EVERY}
 
 
 @pytest.mark.parametrize("name", papers(ROOT))

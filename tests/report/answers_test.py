@@ -8,7 +8,7 @@ import pytest
 
 from ddrl.papers.paper import load_paper
 from ddrl.report.paper import short_title
-from ddrl.report.sections.answers import answer_sentence, answers, best_findings, effect_note
+from ddrl.report.sections.answers import after_runs, answer_sentence, answers, best_findings, effect_note
 from ddrl.report.sections.document import Plot, Row
 
 ROOT = Path(__file__).parents[2] / "replications"
@@ -32,6 +32,24 @@ def plot_of(**columns: str) -> Plot:
     (line,) = answers([claim("a", "supported", **EFFECT | columns)], "reference").rows
     assert line.plot is not None
     return line.plot
+
+
+def test_the_claims_that_are_decided_and_whose_test_came_after_runs_are_counted() -> None:
+    found = [claim("a", "supported", late_runs="6"), claim("b", "contradicted", late_runs="0"), claim("c", "supported")]
+    assert after_runs([*found, claim("d", "inconclusive", late_runs="3")]) == "1 of 3"
+    assert after_runs([]) == "0 of 0"
+
+
+def test_the_first_page_says_after_how_many_runs_a_test_or_settings_came() -> None:
+    def said(**counts: str) -> str:
+        (line,) = answers([claim("a", "supported", plan_runs="6", **counts)], "reference").rows
+        return line.origin
+
+    assert said(late_runs="6", resettled_runs="0") == "test after 6 of 6 runs"
+    assert (
+        said(late_runs="0", resettled_runs="2", redefined_runs="3") == "settings after 2, own setting after 3 of 6 runs"
+    )
+    assert said(late_runs="0") == ""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ not_run         there is no run of ours
 The published number counts as exact, unless its seeds and their deviation are printed: then the interval is that of the
 difference of two means (Welch 1947). The prediction interval of `consistent` is one for as many seeds as the paper had
 (one, if it does not say). Our final scores deviate at least by what their episodes and versions of the parameters show
-(`ddrl.analysis.statistics.score_error`). Margins are in paper.yaml, fixed before any run.
+(`ddrl.analysis.statistics.score_error`). Margins and rules are in paper.yaml. Where they, or what counts as the paper's
+own setting, are younger than runs that a cell uses, column `late` says so (`ddrl.papers.ground_rules`), whatever the
+verdict, and `late_runs` counts these runs.
 
 Cells of single tasks are descriptive. `p_difference` tests if our mean is the published value (two-sided t test), and
 `p_holm` is that p after Holm's correction for the tasks of one table row-set (item, system, variant). A run at a
@@ -42,9 +44,12 @@ from ddrl.analysis.statistics.printed import PrintedMean
 from ddrl.analysis.statistics.significance import Interval, t_interval
 from ddrl.analysis.verdicts.cell_decision import LEVEL, Verdict, decide
 from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_values
+from ddrl.analysis.verdicts.plans import began_before, since_rule
 from ddrl.papers.claim_kinds import SUITE_METRICS
 from ddrl.papers.experiments import Experiment
+from ddrl.papers.ground_rules import cell_key, ground_rules
 from ddrl.papers.paper import CellRule, EvidenceRules, Paper
+from ddrl.papers.plan_dates import dated
 from ddrl.papers.protocols import spelled, spelled_ours
 from ddrl.papers.published import matching
 from ddrl.papers.schema import check_known
@@ -87,6 +92,8 @@ COLUMNS = [
     "detail",
     "protocol_published",
     "protocol_ours",
+    "late_runs",
+    "late",
 ]
 
 
@@ -98,6 +105,8 @@ class Given(NamedTuple):
     scores: pd.DataFrame
     references: pd.DataFrame
     """Random and human score, indexed by environment."""
+    fixed: Mapping[str, str]
+    """Key of a rule -> the date since which it counts as it is now (UTC); empty: it is not registered."""
 
 
 def cells(
@@ -113,7 +122,8 @@ def cells(
     One row per cell and origin, and one per origin for the suite of each row-set that has a task in every row. Raise
     UserError for a published protocol that paper.yaml does not state.
     """
-    given = Given(paper, experiments, scores, references.set_index("environment"))
+    fixed = _dates_of_rules(paper)
+    given = Given(paper, experiments, scores, references.set_index("environment"), fixed)
     rows: list[dict[str, Any]] = []
     for rule in paper.cells:
         chosen = matching(published, rule.published)
@@ -128,7 +138,9 @@ def cells(
         if rule.environment is not None and rule.metric == "final_return":
             for _, part in chosen.groupby(["item", "system", "variant"], sort=False, dropna=False):
                 rows += _suite(given, rule, part, tested)
-    counts = dict.fromkeys(("published_seeds", "published_frames", "seeds", "env_frames", "seeds_needed"), "Int64")
+    counts = dict.fromkeys(
+        ("published_seeds", "published_frames", "seeds", "env_frames", "seeds_needed", "late_runs"), "Int64"
+    )
     measured = (
         *("published_deviation", "published_ci95_low", "published_ci95_high"),
         *("ours", "ci90_low", "ci90_high", "margin", "difference", "p_equivalence", "p_difference", "p_holm"),
@@ -138,6 +150,18 @@ def cells(
     family = ["origin", "item", "system", "published_variant"]
     table.loc[single.index, "p_holm"] = significance.holm(single, p="p_difference", family=family)
     return table
+
+
+def _dates_of_rules(paper: Paper) -> dict[str, str]:
+    """Return cell key -> the date since which its rule and margins count as they are now; empty: not registered."""
+    register, rules = dated(paper.directory), ground_rules(paper.directory)
+    return {key: since_rule(register, rules, key) for key in map(cell_key, paper.cells)}
+
+
+def _late(given: Given, rule: CellRule, runs: Sequence[RunData]) -> dict[str, Any]:
+    """Return how many runs are older than what decides their cell, and that in words."""
+    late = sum(began_before(run, given.fixed[cell_key(rule)]) for run in runs)
+    return {"late_runs": late, "late": f"rule or margins written after {late} of {len(runs)} runs" if late else ""}
 
 
 def _origins(runs: Iterable[RunData]) -> list[str]:
@@ -208,6 +232,7 @@ def _cell(
         "protocol_published": "" if protocol is None else spelled(protocol),
         "protocol_ours": spelled_ours(str(run.manifest["protocol"]) for run in runs),
     }
+    head |= _late(given, rule, runs if rule.metric is not None else [])
     if not runs or rule.metric is None:
         return head | _unmeasured(rule, experiment, "proxy_env" in found)
     return head | _compare(given, rule, row, runs, hard(found, protocol))

@@ -5,6 +5,7 @@
     plan_runs       the number of runs that the claim uses
     late_runs       those that are older than the test
     resettled_runs  those that are older than the settings: tasks, seeds or configurations were changed after them
+    redefined_runs  those that are older than what counts as the paper's own setting (`ddrl.papers.ground_rules`)
     tuned_runs      those whose seed was used to choose their settings (`tuning` in experiments.yaml)
     unplanned_runs  those whose seed is not in the plan
     missing_runs    planned runs that are not there, of variants and tasks that have other runs
@@ -32,12 +33,21 @@ import pandas as pd
 
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.verdicts.planned_seeds import MISSING_TASKS, SEED_COUNTS, in_words, plan_of, used
+from ddrl.papers.experiments import load_experiments
+from ddrl.papers.ground_rules import EVERY, ground_rules, removed, setting_key
 from ddrl.papers.paper import Claim, Paper
 from ddrl.papers.plan_dates import at_commit, dated
 from ddrl.papers.plans import Registered, halves, in_force, since
 
-_COUNTS = ("late_runs", "resettled_runs")
+_COUNTS = ("late_runs", "resettled_runs", "redefined_runs")
 COLUMNS = ["plan", "plan_since", "plan_runs", *_COUNTS, *SEED_COUNTS[1:], MISSING_TASKS, "late"]
+
+_IN_WORDS = {
+    "late_runs": "test written",
+    "resettled_runs": "tasks, seeds or settings of the plan changed",
+    "redefined_runs": "what counts as the paper's own setting changed",
+}
+TUNING_REMOVED = "a recorded tuning of its experiment was removed"
 
 
 @dataclass(frozen=True)
@@ -119,26 +129,35 @@ RULES: tuple[Rule, ...] = (
 def with_plans(table: pd.DataFrame, paper: Paper, scale: str, runs: Sequence[RunData]) -> pd.DataFrame:
     """Return the table of claims with the columns `COLUMNS` last; `runs` are those that it was made from."""
     register, plans = dated(paper.directory), in_force(paper.directory)
+    rules, experiments = ground_rules(paper.directory), load_experiments(paper.directory)
+    without = {name for name, _ in removed(register, experiments)}
     claims = {claim.name: claim for claim in paper.claims}
     found = []
     for row in table.to_dict("records"):
         claim, origin = claims[row["claim"]], row["origin"]
         own = used(claim, [run for run in runs if run.origin == origin])
         older = _row(paper.directory, claim, own, register, plans, plan_of(origin, scale))
-        found.append(older | {"late": _in_words(row, older["late_runs"], older["resettled_runs"])})
+        date = since_rule(register, rules, setting_key(claim))
+        older["redefined_runs"] = sum(began_before(run, date) for run in own)
+        said = [TUNING_REMOVED] if claim.experiment in without else []
+        found.append(older | {"late": "; ".join([*_in_words(row, older), *said])})
     names = ["plan", "plan_since", *_COUNTS, "late"]
     columns = pd.DataFrame(found, columns=names, index=table.index).astype(dict.fromkeys(_COUNTS, "Int64"))
     first = [name for name in table.columns if name not in COLUMNS]
     return table.assign(**{name: columns[name] for name in names})[[*first, *COLUMNS]]
 
 
-def _in_words(row: Mapping[Hashable, Any], late: int, resettled: int) -> str:
+def since_rule(register: Sequence[Registered], rules: Mapping[tuple[str, str], str], key: str) -> str:
+    """Return the date since which a ground rule counts as it is now; empty where it is not registered."""
+    newest = next((row.digest for row in reversed(register) if (row.claim, row.scale) == (key, EVERY)), "")
+    return since(register, key, EVERY, 0) if newest and newest == rules.get((key, EVERY)) else ""
+
+
+def _in_words(row: Mapping[Hashable, Any], older: Mapping[str, Any]) -> list[str]:
     """Return what a reader must know of a claim: `test written after 3 of 6 runs`."""
     runs = row["plan_runs"]
-    said = [f"test written after {late} of {runs} runs"] if late else []
-    if resettled:
-        said.append(f"tasks, seeds or settings of the plan changed after {resettled} of {runs} runs")
-    return "; ".join([*said, *in_words(row)])
+    said = [f"{text} after {older[name]} of {runs} runs" for name, text in _IN_WORDS.items() if older[name]]
+    return [*said, *in_words(row)]
 
 
 def _row(

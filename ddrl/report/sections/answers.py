@@ -111,9 +111,22 @@ def _whose(row: Row, subject: str) -> str:
     return ORIGINS[row["origin"]] if row["origin"] != subject else ""
 
 
+LATE = {"late_runs": "test", "resettled_runs": "settings", "redefined_runs": "own setting"}
+"""Columns of the table of claims that count runs, and what is younger than these."""
+
+
 def _late(row: Row) -> str:
-    """Return a remark where a test is younger than runs that it uses."""
-    return "test after runs" if float(row.get("late_runs") or 0) else ""
+    """Return what of a plan is younger than how many of the runs that it uses: `test after 6 of 6 runs`."""
+    counts = {text: int(float(row.get(name) or 0)) for name, text in LATE.items()}
+    younger = [f"{text} after {count}" for text, count in counts.items() if count]
+    return f"{', '.join(younger)} of {int(float(row['plan_runs']))} runs" if younger else ""
+
+
+def after_runs(findings: Iterable[Row]) -> str:
+    """Return how many of the claims that are decided have a test that is younger than runs: `3 of 13`."""
+    decided = [row for row in findings if row["verdict"] in DECIDED]
+    late = sum(float(row.get("late_runs") or 0) > 0 for row in decided)
+    return f"{late} of {len(decided)}"
 
 
 def _plot(row: Row) -> Plot | None:

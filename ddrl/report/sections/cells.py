@@ -14,7 +14,7 @@ from ddrl.report.sections.text import counted, sentence, task_name, unbroken, wo
 
 ORIGINS = {"run": "this run", "reference": "reference"}
 MEANINGS = {
-    "equivalent": "Equivalent: our interval lies within the margin that was fixed beforehand.",
+    "equivalent": "Equivalent: our interval lies within the margin of the paper’s file.",
     "consistent": "Consistent: the published value lies in our 95\u00a0% prediction interval, no evidence of equality.",
     "below": "Below: our interval lies under the margin.",
     "above": "Above: our interval lies over the margin.",
@@ -127,7 +127,7 @@ def _published(row: Row) -> Inline:
 def _tests(row: Row) -> Inline:
     equivalence = p_value("equivalence p", row.get("p_equivalence", ""))
     difference = p_value("difference p", row.get("p_difference", ""), row.get("p_holm", ""))
-    return small("; ".join(filter(None, (equivalence, difference, row["own_flags"], needed(row)))))
+    return small("; ".join(filter(None, (equivalence, difference, row["own_flags"], row.get("late", ""), needed(row)))))
 
 
 def _published_note(row: Row, points: bool) -> str:

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ddrl.report.sections.answers import after_runs
 from ddrl.report.sections.cells import ORIGINS
 from ddrl.report.sections.document import Drawing, Field, Group, Row, Table, Tables
 from ddrl.report.sections.first_page import VERDICTS, Verdicts, verdicts_of
 from ddrl.report.sections.numbers import duration, frames, number
 from ddrl.report.sections.spans import Inline, code, joined, plain, small, strong, tag
-from ddrl.report.sections.tables import Fields, grouped, numeric, table_of
+from ddrl.report.sections.tables import Fields, grouped, numeric, right, table_of
 from ddrl.report.sections.text import listed, words
 
 STATUSES = {
@@ -81,6 +82,7 @@ def papers(summaries: list[dict[str, Any]], coverage: list[Row], findings: list[
         numeric("Frames", "env_frames_total", frames),
         numeric("Time", "seconds_total", duration),
         Field("Claims", of_claims),
+        right("Test after runs", lambda paper: after_runs(claims.get((paper["key"],), []))),
         Field("Cells", of_cells),
         numeric("Holes", "problems", number),
     )

@@ -207,6 +207,8 @@ class Document:
     finished: str
     facts: tuple[Fact, ...]
     answer: str
+    after_runs: str
+    """How many of the claims that are decided have a test that is younger than runs: `3 of 13`."""
     answers: Sequence[Answers]
     effects: str
     """What the plots of the answers show."""

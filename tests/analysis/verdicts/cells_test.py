@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -22,10 +25,15 @@ from ddrl.analysis.verdicts import cells as verdicts
 from ddrl.analysis.verdicts.cell_decision import MIN_SEEDS, decide
 from ddrl.analysis.verdicts.cell_values import suite_values
 from ddrl.analysis.verdicts.cells import COLUMNS, cells
+from ddrl.cli import tables
 from ddrl.errors import UserError
 from ddrl.papers.experiments import load_experiments
+from ddrl.papers.ground_rules import to_register
 from ddrl.papers.paper import CellRule, load_paper
+from ddrl.papers.plans import appended, read_register, write_register
 from ddrl.papers.published import load_published, load_references
+from ddrl.report.sections.cells import cells as cell_section
+from ddrl.system.csv_cells import table_as_csv
 
 IMPALA = Path(__file__).parents[3] / "replications" / "impala_2018"
 EXPERIMENTS = load_experiments(IMPALA)
@@ -268,6 +276,52 @@ def test_every_published_cell_of_a_rule_has_a_row_and_each_row_set_one_for_the_s
     assert len(found) == 57 + 1
     assert (found["task"] == "").sum() == 1
     assert set(found["verdict"]) == {"equivalent", "not_run", "not_comparable"}
+
+
+@pytest.mark.parametrize("change", ["human_normalised", "full_budget", "rule"])
+def test_a_cell_says_which_runs_are_older_than_its_rule_or_margins(
+    tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the verdict, and in every output."""
+    folder = tmp_path / IMPALA.name
+    shutil.copytree(IMPALA, folder, ignore=shutil.ignore_patterns("__pycache__", "plans.csv"))
+    dates = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3)]
+    write_register(folder, appended([], to_register(folder), dates[0], ""))
+    made = suite_runs(["pong", "breakout"], seeds=2)
+    own = [replace(run, manifest={**run.manifest, "started": dates[1 + run.seed]}) for run in made]
+
+    def notes() -> tuple[set[str], set[str]]:
+        paper = load_paper(folder)
+        found = cells(paper, EXPERIMENTS, PUBLISHED, REFERENCES, scores_of(own), own)
+        tables.print_rows(tables.rows("cells", found.assign(paper="impala_2018")))
+        printed = cell_section(csv_rows(found), "run")
+        said = capsys.readouterr().out
+        late = set(found["late"][found["ours"].notna()])
+        assert all(note in said and note in str(printed) for note in late)
+        return late, set(found["late"][found["ours"].isna()])
+
+    assert notes() == ({""}, {""})
+    data = yaml.safe_load((folder / "paper.yaml").read_text())
+    if change == "rule":
+        for rule in data["cells"]:
+            rule["paper_envs"] = 7
+    elif change == "full_budget":
+        data["evidence"]["full_budget"] = 0.5
+    else:
+        data["evidence"]["margin"]["human_normalised"] = 0.9
+    (folder / "paper.yaml").write_text(yaml.safe_dump(data, allow_unicode=True, sort_keys=False))
+    late, others = notes()
+    assert others == {""}
+    assert late == {"rule or margins written after 2 of 2 runs", "rule or margins written after 4 of 4 runs"}
+    rows = read_register(folder)
+    write_register(folder, [*rows, *appended(rows, to_register(folder), dates[2], "")])
+    late, _ = notes()
+    assert late == {"rule or margins written after 1 of 2 runs", "rule or margins written after 2 of 4 runs"}
+
+
+def csv_rows(table: pd.DataFrame) -> list[dict[str, str]]:
+    """The rows as a report reads them."""
+    return list(csv.DictReader(table_as_csv(table).splitlines()))
 
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in IMPALA.parent.glob("*/paper.yaml")))

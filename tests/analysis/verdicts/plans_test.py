@@ -9,12 +9,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.verdicts.planned_seeds import plan_columns, seeds_of, used
-from ddrl.analysis.verdicts.plans import RULES, Rule, changed_rules, with_plans
+from ddrl.analysis.verdicts.plans import RULES, TUNING_REMOVED, Rule, changed_rules, with_plans
 from ddrl.cli import tables
 from ddrl.papers.experiments import Experiment
+from ddrl.papers.ground_rules import to_register
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.plans import Registered, appended, halves, in_force, read_register, write_register
 from ddrl.papers.tuning import Tuning
@@ -34,7 +36,7 @@ def paper(tmp_path: Path) -> Paper:
     """The IMPALA paper, whose plans were all registered at `THEN`."""
     folder = tmp_path / PAPER.key
     shutil.copytree(PAPER.directory, folder, ignore=shutil.ignore_patterns("__pycache__", "plans.csv"))
-    write_register(folder, appended([], in_force(folder), THEN, ""))
+    write_register(folder, appended([], to_register(folder), THEN, ""))
     return load_paper(folder)
 
 
@@ -89,8 +91,31 @@ def test_a_test_that_was_changed_without_being_registered_is_younger_too(paper: 
     path.write_text(text.replace("smallest_effect: 0.05", "smallest_effect: 0.5", 1))
     assert load_paper(paper.directory).claims[0] == changed
     found = noted(load_paper(paper.directory), runs(AFTER))
-    assert (found["late_runs"], found["resettled_runs"]) == (2, 0)
+    assert (found["late_runs"], found["resettled_runs"], found["redefined_runs"]) == (2, 0, 0)
     assert found["late"] == "test written after 2 of 2 runs"
+
+
+@pytest.mark.parametrize("name", ["paper.yaml", "experiments.yaml"])
+def test_a_change_of_what_counts_as_the_papers_own_setting_is_said(paper: Paper, name: str) -> None:
+    """It decides between `contradicted` and `contradicted_here`, and is in no plan."""
+    data = yaml.safe_load((paper.directory / name).read_text())
+    if name == "paper.yaml":
+        data["evidence"]["full_budget"] = 0.0001
+    else:
+        data["experiments"][CORRECTION.name]["proxy"] = None
+    (paper.directory / name).write_text(yaml.safe_dump(data, allow_unicode=True, sort_keys=False))
+    found = noted(load_paper(paper.directory), runs(AFTER))
+    assert (found["late_runs"], found["resettled_runs"], found["redefined_runs"]) == (0, 0, 2)
+    assert found["late"] == "what counts as the paper's own setting changed after 2 of 2 runs"
+    new_rows = appended(read_register(paper.directory), to_register(paper.directory), AFTER, "")
+    write_register(paper.directory, [*read_register(paper.directory), *new_rows])
+    assert noted(load_paper(paper.directory), runs(AFTER))["late"] == ""
+
+
+def test_claims_say_that_a_recorded_tuning_of_their_experiment_was_removed(paper: Paper) -> None:
+    gone = Registered(f"tuning:{CORRECTION.name}:0123456789ab", "every", "0123456789ab", THEN, "")
+    write_register(paper.directory, [*read_register(paper.directory), gone])
+    assert noted(paper, runs(AFTER))["late"] == TUNING_REMOVED
 
 
 def made_at(own: list[RunData], commit: str, dirty: bool = False) -> list[RunData]:
@@ -191,11 +216,12 @@ def test_every_output_has_the_note_also_where_no_test_was_made(
     paper: Paper, verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = "test written after 2 of 2 runs"
+    said_first = "test after 2, settings after 2, own setting after 2 of 2 runs"
     found = noted(paper, runs(BEFORE), verdict)
     row = {name: "" if value is None else str(value) for name, value in found.items()}
     assert said in evidence(row)
     assert said in str(ledger([row], {paper.key: "IMPALA"}, "run").groups)
-    assert answers([row | {"contradicted_below": "", "supported_above": ""}], "run").rows[0].origin == "test after runs"
+    assert answers([row | {"contradicted_below": "", "supported_above": ""}], "run").rows[0].origin == said_first
     assert said in pages._effect({"seeds_needed": "", **row})
     empty = dict.fromkeys(("seeds_needed", "p", "ci95_low", "ci95_high", "effect"))
     tables.print_rows(tables.rows("claims", pd.DataFrame([found | empty | {"env_frames": 1000.0}])))
