@@ -84,8 +84,8 @@ LOSSES = (
         "ppo_truncation_terminates",
         "PPO bootstraps nothing after a time limit",
         "ddrl/algorithms/ppo.py",
-        "config.discount * (~batch.terminated).float(),",
-        "config.discount * (~(batch.terminated | batch.truncated)).float(),",
+        "discounts(batch, config.discount, config.time_limits),",
+        'discounts(batch, config.discount, "terminal"),',
         ENDS,
     ),
     mutant(
