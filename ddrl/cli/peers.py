@@ -21,7 +21,7 @@ def add_to(added: Any) -> None:
     """Add `ddrl peers` to the parser of all commands."""
     text = "run configurations with other people's libraries, as controls of our own code"
     parser = added.add_parser("peers", help=text, description=f"{text[0].upper()}{text[1:]}. Installed by: make peers")
-    below = parser.add_subparsers(required=True, metavar="command", title="commands")
+    below = parser.add_subparsers(required=True, metavar="command", title="commands", help="what to do")
     add(
         below, list_peers, "list the libraries, whether each is installed, and the algorithms that it runs", name="list"
     )
