@@ -16,20 +16,17 @@ rule peer_environment:
     localrule: True
     params:
         folder=f"{PEERS_IN}/{{peer}}",
+        pip=f"{PEERS_IN}/{{peer}}/bin/python -m pip --disable-pip-version-check install --quiet",
         driver=str(BASE / "workflows/peers/drivers/{peer}_driver.py"),
     message:
         "environment {params.folder}"
     # As `make HASHED=1`: all but torch by hash, torch last, by its version, since the machine decides which build it gets.
     shell:
-        """
-        exec >{log:q} 2>&1
-        python -m venv --clear {params.folder:q}
-        install="{params.folder:q}/bin/python -m pip --disable-pip-version-check install --quiet"
-        $install --no-deps --ignore-requires-python --require-hashes -r {input.pins:q}
-        $install "$(grep -x 'torch==[0-9.]*' {input.torch:q})"
-        {params.folder:q}/bin/python {params.driver:q} --check
-        touch {output:q}
-        """
+        "exec >{log:q} 2>&1;"
+        " python -m venv --clear {params.folder:q};"
+        " {params.pip} --no-deps --ignore-requires-python --require-hashes -r {input.pins:q};"
+        ' {params.pip} "$(grep -x "torch==[0-9.]*" {input.torch:q})";'
+        " {params.folder:q}/bin/python {params.driver:q} --check; touch {output:q}"
 
 
 def runs_of_peers(wildcards):
