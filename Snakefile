@@ -39,8 +39,8 @@ for paper in PAPERS:
             f"reports/{paper}.pdf",
 
 
-include: "workflows/train.smk"
 include: "workflows/peers.smk"
+include: "workflows/train.smk"
 include: "workflows/aggregate.smk"
 include: "workflows/figures.smk"
 include: "workflows/report.smk"

@@ -124,10 +124,6 @@ try:
     ALL_RUNS = {str(run.directory()): run for run in chain(*RUNS_OF.values())}
     # Without an import: a new number retrains, a new comment does not.
     USED = {run.config["algorithm"] for run in ALL_RUNS.values()}
-    PEERS = sorted(path.stem for path in (BASE / "workflows/peers").glob("*.txt"))
-    for run in ALL_RUNS.values():
-        if run.config.get("peer") not in (None, *PEERS):
-            raise unknown_name("peer", run.config["peer"], PEERS, where=run.key)
     VERSIONS = {one: declared(ALGORITHMS.source(one), "VERSION") for one in USED}
 except UserError as error:
     refuse(error)
@@ -136,7 +132,6 @@ SCALE = SETTINGS["scale"]
 PAPERS = sorted(RUNS_OF)
 RESULTS = f"results/{SCALE}/{{paper}}"
 RUN = f"{RESULTS}/{{experiment}}/{{variant}}/{{environment}}/seed{{seed}}"
-PEERS_IN = ".peers"
 HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*"))
 
 
@@ -145,7 +140,6 @@ wildcard_constraints:
     seed="[0-9]+",
     table="[a-z0-9_]+",
     figure="[a-z0-9_]+",
-    peer="|".join(PEERS),
     derived="|".join(chain.from_iterable(DERIVED_OF.values())) or "none",
 
 

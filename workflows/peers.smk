@@ -3,6 +3,17 @@
 #   make peers                       the environments: .peers/<name>, each from workflows/peers/<name>.txt
 #   make peers SCALE=workstation     and all runs of that scale whose variant names a peer
 
+from ddrl.peers.catalogue import INSTALLED as PEERS_IN, known_peers
+
+try:
+    PEERS = known_peers(BASE, ALL_RUNS.values())
+except UserError as error:
+    refuse(error)
+
+
+wildcard_constraints:
+    peer="|".join(PEERS),
+
 
 rule peer_environment:
     input:

@@ -13,6 +13,7 @@ Time, actions, seeds and states: see `physics`. What is particular here:
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -34,18 +35,23 @@ from ddrl.types import Array, EnvSpec
 
 
 @contextmanager
-def _without_graphics() -> Iterator[None]:
-    """Keep dm_control from opening a display when it is imported, and from warning where there is none."""
-    chosen = os.environ.get("MUJOCO_GL")
+def _silently() -> Iterator[None]:
+    """Keep dm_control from opening a display when it is imported, and from setting up the root logger.
+
+    absl, with which it logs, would give the root logger a handler, and every message of others would be printed twice.
+    """
+    chosen, handler = os.environ.get("MUJOCO_GL"), logging.NullHandler()
     os.environ["MUJOCO_GL"] = chosen or "disable"
+    logging.root.addHandler(handler)
     try:
         yield
     finally:
+        logging.root.removeHandler(handler)
         if chosen is None:
             del os.environ["MUJOCO_GL"]
 
 
-with _without_graphics():
+with _silently():
     from dm_control import suite
 
 _NAMES: dict[str, tuple[str, str]] = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}

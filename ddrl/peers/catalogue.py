@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddrl.errors import UserError, unknown_name
+from ddrl.papers.experiments import PlannedRun
 from ddrl.system.text_files import read_yaml
 
 PLACE = Path("workflows/peers")
@@ -85,3 +86,15 @@ def peer(name: str, where: str = "") -> Peer:
     if name not in found:
         raise unknown_name("peer", name, found, where=where)
     return found[name]
+
+
+def known_peers(place: Path, runs: Iterable[PlannedRun]) -> list[str]:
+    """Return the peers whose needs are pinned in the checkout `place`, in order.
+
+    Raise `UserError`, which names the run, for a run of another one.
+    """
+    pinned = sorted(path.stem for path in (place / PLACE).glob("*.txt"))
+    for run in runs:
+        if run.config.get("peer") not in (None, *pinned):
+            raise unknown_name("peer", str(run.config["peer"]), pinned, where=run.key)
+    return pinned

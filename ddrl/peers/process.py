@@ -96,6 +96,7 @@ def driver(
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,
+            encoding="utf-8",
             env=own | dict(variables) | {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"},
             start_new_session=True,  # a Ctrl-C is for us alone
         )

@@ -266,7 +266,9 @@ def test_the_appendix_comes_last() -> None:
 
 
 def document(sections: tuple[Section, ...]) -> Document:
-    return Document("paper", "", "", "", (), "", "smoke", "", "", (), "", (), "", "", (), sections, Origin("", "", ""))
+    return Document(
+        "paper", "", "", "", (), "", "smoke", "", "", (), "", "", (), "", "", (), sections, Origin("", "", "")
+    )
 
 
 def test_a_table_without_a_row_is_left_out_and_not_counted() -> None:

@@ -57,7 +57,7 @@ def both(at: tuple[int | None, int | None] = (1, 1), **options: Any) -> list[Run
 def compared(runs: list[RunData], published: float = 12.5, rule: CellRule = RULE, **changes: Any) -> dict[str, Any]:
     paper = replace(PAPER, milestones=MILESTONES)
     row = {"value": published, "seeds": 1, "deviation": math.nan}
-    return _compare(Given(paper, {}, pd.DataFrame(), pd.DataFrame()), rule, row, runs, changes.get("obstacles", []))
+    return _compare(Given(paper, {}, pd.DataFrame(), pd.DataFrame(), {}), rule, row, runs, changes.get("obstacles", []))
 
 
 def test_a_ratio_of_times_is_how_many_times_as_early() -> None:

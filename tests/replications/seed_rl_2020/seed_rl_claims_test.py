@@ -98,7 +98,8 @@ def test_what_cannot_run_here_is_said_not_to_have_run(supporting: pd.DataFrame, 
 
 def test_settings_may_lose_their_margin_and_no_more(supporting: pd.DataFrame, contradicting: pd.DataFrame) -> None:
     row = supporting.loc["at_least_as_stable"]
-    assert row["effect"] == pytest.approx(0.0, abs=0.01), "both systems end alike"
+    assert row["ci95_low"] < 0.0 < row["ci95_high"], "both systems end alike"
+    assert "5 of 12 settings tell something" in row["detail"], "the others end at the best return, or near random play"
     assert row["decided_by"] == "SEED RL against IMPALA"
     assert "the interval lies above what may be lost" in row["detail"]
     assert contradicting.loc["at_least_as_stable", "effect"] == pytest.approx(-0.4, abs=0.01)

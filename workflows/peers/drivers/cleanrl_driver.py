@@ -161,9 +161,9 @@ def script_of(request: Mapping[str, Any], settings: Settings, discrete: bool) ->
     if request["task"]["kind"] == "atari":
         if {key: torso.get(key) for key in ATARI} != ATARI or network["separate"]:
             settings.differs("network", str(torso), str(ATARI), "its script has it fixed")
-        return "ppo_atari.py", (FOLDER / "ppo_atari.py").read_text()
+        return "ppo_atari.py", (FOLDER / "ppo_atari.py").read_text(encoding="utf-8")
     name = "ppo.py" if discrete else "ppo_continuous_action.py"
-    text = (FOLDER / name).read_text()
+    text = (FOLDER / name).read_text(encoding="utf-8")
     if torso["kind"] != "mlp" or torso["activation"] != "tanh" or not network["separate"]:
         settings.differs(
             "network", str(network), "tanh, a network for the policy and one for V", "its script has it fixed"
@@ -308,7 +308,7 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
 
     versions.play(reporter, play)
     parameters = sum(tensor.numel() for tensor in agent.parameters())
-    changed = text != (FOLDER / name).read_text()
+    changed = text != (FOLDER / name).read_text(encoding="utf-8")
     effective = {key: value if isinstance(value, (int, float)) else str(value) for key, value in arguments.items()}
     effective |= {"script": name + (", with other sizes of hidden layers" if changed else "")}
     return {**counts, "effective": effective, "parameters": parameters}

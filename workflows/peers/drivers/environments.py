@@ -212,7 +212,7 @@ class Logged(gymnasium.Wrapper):
         """Apply one action."""
         result = self.env.step(action)
         if over := self.env.episodes_over():
-            with self._path.open("a") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.writelines(f"{episode_return!r} {length}\n" for episode_return, length in over)
         return result
 
@@ -228,7 +228,7 @@ class Episodes:
         """Return the episodes since the last call."""
         found = []
         for path in self._folder.glob("*.txt"):
-            with path.open() as file:
+            with path.open(encoding="utf-8") as file:
                 file.seek(self._read.get(path, 0))
                 text = file.read()
                 whole = text[: text.rfind("\n") + 1]
