@@ -331,6 +331,44 @@ def probing_violations(path: str, tree: ast.AST) -> Iterator[str]:
             yield f"line {node.lineno}: {node.arg} has no type"
 
 
+PEERS_MAY_CALL = re.compile(r"torch\.manual_seed|numpy\.random\..*")
+"""What drivers may call beside the rules: their libraries draw from global generators."""
+
+
+def driver_violations(source: str) -> list[str]:
+    """Modules and calls of a driver of a peer that run text, open a shell, or load code with data."""
+    tree = ast.parse(source)
+    modules = sorted({name.split(".")[0] for name in imported_names(tree).values()} & MODULES_REFUSED - {"random"})
+    refused = re.compile(
+        r"line \d+: (" + CALLS_REFUSED.pattern + r"|torch\.load.*|.*\((shell|weights_only|allow_pickle)=.*)"
+    )
+    found = [one for one in call_violations(tree) if refused.match(one)]
+    return [*modules, *(one for one in found if not PEERS_MAY_CALL.match(one.partition(": ")[2]))]
+
+
+DRIVERS = sorted((ROOT / "workflows").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", DRIVERS, ids=lambda path: path.name)
+def test_drivers_of_peers_run_no_text_and_load_no_code(path: Path) -> None:
+    assert driver_violations(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "exec(compile(text, name, 'exec'), space)",
+        "import torch\ntorch.load(f)",
+        "import torch\ntorch.load(f, weights_only=False)",
+        "import subprocess\nsubprocess.run(x, shell=True)",
+        "import numpy\nnumpy.load(f, allow_pickle=True)",
+    ],
+)
+def test_a_driver_that_would_is_refused(source: str) -> None:
+    assert driver_violations(source)
+
+
 def source_files() -> list[str]:
     """Paths relative to the project, with forward slashes."""
     files = [file for folder in ("ddrl", "replications") for file in (ROOT / folder).rglob("*.py")]

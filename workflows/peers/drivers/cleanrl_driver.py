@@ -2,7 +2,7 @@
 
 A script is carried out as it is, with its own arguments. It asks for gym of 2022, wrappers and a writer; in their place
 it gets what is here: the request's task without further wrappers, and a writer that reports. Its network has fixed
-layers. Where the request's have other sizes, the sizes alone are changed in its text, and the results say so.
+layers. Where the request's differ, the results say so.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import copy
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -149,8 +151,8 @@ class Writer:
         """Do nothing."""
 
 
-def script_of(request: Mapping[str, Any], settings: Settings, discrete: bool) -> tuple[str, str]:
-    """Return the name of the script, and its text with the request's sizes."""
+def script_of(request: Mapping[str, Any], settings: Settings, discrete: bool) -> str:
+    """Return the name of the script."""
     network = request["network"]
     settings.without_effect("network", "separate_value_network", "initialisation", "initialisation.name", "lstm_size")
     if network["recurrent"]:
@@ -161,22 +163,15 @@ def script_of(request: Mapping[str, Any], settings: Settings, discrete: bool) ->
     if request["task"]["kind"] == "atari":
         if {key: torso.get(key) for key in ATARI} != ATARI or network["separate"]:
             settings.differs("network", str(torso), str(ATARI), "its script has it fixed")
-        return "ppo_atari.py", (FOLDER / "ppo_atari.py").read_text(encoding="utf-8")
+        return "ppo_atari.py"
     name = "ppo.py" if discrete else "ppo_continuous_action.py"
-    text = (FOLDER / name).read_text(encoding="utf-8")
     if torso["kind"] != "mlp" or torso["activation"] != "tanh" or not network["separate"]:
         settings.differs(
             "network", str(network), "tanh, a network for the policy and one for V", "its script has it fixed"
         )
-    sizes = torso.get("hidden", [])
-    if sizes != [HIDDEN, HIDDEN] and len(set(sizes)) == 1 and len(sizes) == 2:
-        head, agent = text.split("class Agent", 1)
-        agent, tail = agent.split("if __name__", 1)
-        changed = agent.replace(f", {HIDDEN})", f", {sizes[0]})").replace(f"({HIDDEN}, ", f"({sizes[0]}, ")
-        text = f"{head}class Agent{changed}if __name__{tail}"
-    elif sizes != [HIDDEN, HIDDEN]:
-        settings.differs("network", str(sizes), [HIDDEN, HIDDEN], "its script has two layers of one size")
-    return name, text
+    if (sizes := torso.get("hidden", [])) != [HIDDEN, HIDDEN]:
+        settings.differs("network", str(sizes), [HIDDEN, HIDDEN], "its script has it fixed")
+    return name
 
 
 def arguments_of(request: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -275,14 +270,16 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
         raise Refused(f"CleanRL has no algorithm '{request['algorithm']}' here; allowed: ppo")
     probe = make(request["task"], 1)
     discrete = isinstance(probe.action_space, gymnasium.spaces.Discrete)
-    name, text = script_of(request, settings, discrete)
+    name = script_of(request, settings, discrete)
     if not discrete:
         settings.same("initial_log_std", 0.0, "its script starts there")
     settings.without_effect("initial_log_std")
     arguments = arguments_of(request, settings)
     prepare(request, settings, reporter, discrete, old=discrete)
     reporter.count_optimizer_steps()
-    space: dict[str, Any] = {"__name__": "__main__", "__file__": str(FOLDER / name)}
+    loader = SourceFileLoader("__main__", str(FOLDER / name))
+    script = module_from_spec(spec_from_loader("__main__", loader))
+    space = vars(script)
     batch = arguments["num-envs"] * arguments["num-steps"]
     versions = Versions(request, lambda: copy.deepcopy(space["agent"].state_dict()))
 
@@ -293,7 +290,7 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
 
     Writer.reporter, Writer.updated = reporter, staticmethod(updated)  # type: ignore[assignment]
     sys.argv = [name, *(word for key, value in arguments.items() for word in (f"--{key}", str(value)))]
-    exec(compile(text, str(FOLDER / name), "exec"), space)
+    loader.exec_module(script)
     reporter.progress(force=True)
     counts, agent = reporter.counts(), space["agent"]
     statistics = statistics_of(space["envs"])
@@ -308,9 +305,8 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
 
     versions.play(reporter, play)
     parameters = sum(tensor.numel() for tensor in agent.parameters())
-    changed = text != (FOLDER / name).read_text(encoding="utf-8")
     effective = {key: value if isinstance(value, (int, float)) else str(value) for key, value in arguments.items()}
-    effective |= {"script": name + (", with other sizes of hidden layers" if changed else "")}
+    effective |= {"script": name}
     return {**counts, "effective": effective, "parameters": parameters}
 
 

@@ -212,7 +212,7 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
         newest = max(
             Path(folder, "run", "checkpoint_p0").glob("checkpoint_*.pth"), key=lambda path: path.stat().st_mtime
         )
-        saved = torch.load(newest, weights_only=False)
+        saved = torch.load(newest, weights_only=True)
     torch.set_num_threads(request["threads"])
     space = gymnasium.spaces.Dict({OBSERVATION: env.observation_space})
     model = create_actor_critic(cfg, space, env.action_space)
