@@ -18,6 +18,8 @@ PLACE = Path("workflows/peers")
 INSTALLED = Path(".peers")
 READY = ".ready"
 """The file that marks an environment as complete."""
+ENTRIES = {"title", "algorithms", "variables"}
+"""Keys of a peer in the list."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,6 @@ def peers() -> dict[str, Peer]:
         variables = {key: str(value) for key, value in (entry.get("variables") or {}).items()}
         found[name] = Peer(name, str(entry["title"]), tuple(entry["algorithms"]), variables, place)
     return found
-
-
-ENTRIES = {"title", "algorithms", "variables"}
 
 
 def peer(name: str, where: str = "") -> Peer:

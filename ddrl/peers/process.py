@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ddrl.errors import UserError
 from ddrl.peers.process_tree import ProcessTree
@@ -58,11 +58,10 @@ class DriverProcess:
     def _checked(self, line: str) -> dict[str, Any]:
         try:
             message = json.loads(line, parse_constant=_refuse)
-            assert isinstance(message, dict) and message["kind"] in KINDS
-            if message["kind"] in ("progress", "finished"):
-                assert all(isinstance(message[key], (int, float)) and message[key] >= 0 for key in NUMBERS)
-            return message
-        except (ValueError, KeyError, AssertionError):
+            if _is_message(message):
+                return message
+            raise ValueError("no message of the protocol")
+        except (ValueError, KeyError):
             shown = line.strip()[:100]
             raise UserError(f"{self._name}: its driver wrote '{shown}', which is no line of the protocol") from None
 
@@ -73,6 +72,14 @@ class DriverProcess:
             if lines:
                 return f" ({self._log}: {' | '.join(line.strip() for line in lines[-LAST_LINES:])})"
         return ""
+
+
+def _is_message(message: Any) -> TypeGuard[dict[str, Any]]:
+    """Return whether a driver may say this. Raise `KeyError` where a number is missing."""
+    if not isinstance(message, dict) or message["kind"] not in KINDS:
+        return False
+    counts = message["kind"] in ("progress", "finished")
+    return not counts or all(isinstance(message[key], int | float) and message[key] >= 0 for key in NUMBERS)
 
 
 def _refuse(name: str) -> None:
