@@ -80,6 +80,7 @@ class Config:
     reward_clipping: RewardClipping = "abs_one"
     max_grad_norm: PositiveFloat = 40.0
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "shallow"  # Mnih et al. 2016
+    scaled_pixels: bool = True  # as the authors' code; false: 0 to 255, as RLlib's networks see them
     lstm_size: NonNegativeInt = 0  # 0: feed-forward, as the paper's Atari agents (section 5.3.2)
     feed_last_action_and_reward: bool = False  # Figure 3 feeds them to the LSTM
     optimizer: RMSPropByDefault = RMSPropConfig()

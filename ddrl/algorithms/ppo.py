@@ -92,6 +92,7 @@ class Config:
     optimizer: AdamByDefault = AdamConfig()  # Huang, core details 3 and 4: epsilon 1e-5, linear decay as a key
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # section 6.1
     mlp_size: PositiveInt | None = None  # units of its layers, 64 in section 6.1; null: 64 of `mlp`, 256 of `tanh_mlp`
+    scaled_pixels: bool = True  # Huang, Atari detail 9; false: 0 to 255, as RLlib's networks see them
     separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13
     initialisation: Initialisation | None = None  # Huang, core detail 2: orthogonal; null: so on `tanh_mlp` alone
     initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0

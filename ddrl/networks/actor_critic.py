@@ -27,6 +27,7 @@ class ActorCritic(nn.Module):
         network: str,
         generator: torch.Generator,
         mlp_size: int | None = None,
+        scaled_pixels: bool = True,
         lstm_size: int = 0,
         feed_last_action_and_reward: bool = False,
         separate_value_network: bool = False,
@@ -39,11 +40,11 @@ class ActorCritic(nn.Module):
     ) -> None:
         """Draw all weights from `generator` (on the CPU).
 
-        `network` names the torso (`ddrl.networks.torsos.NETWORKS`), for `mlp_size` see `make_torso`. `lstm_size` 0
-        means no LSTM. Continuous actions get a diagonal Gaussian whose log standard deviation is one learned number per
-        dimension, the same for every observation. With `separate_value_network`, V(x) has its own torso.
-        `initialisation` None means the default of the network (`default_initialisation`). Normalised values are clipped
-        to +- their bound; None: not clipped.
+        `network` names the torso (`ddrl.networks.torsos.NETWORKS`); for `mlp_size` and `scaled_pixels` see
+        `make_torso`. `lstm_size` 0 means no LSTM. Continuous actions get a diagonal Gaussian whose log standard
+        deviation is one learned number per dimension, the same for every observation. With `separate_value_network`,
+        V(x) has its own torso. `initialisation` None means the default of the network (`default_initialisation`).
+        Normalised values are clipped to +- their bound; None: not clipped.
         Raises `UserError` if the network is unknown or does not fit the observations of `spec`, if `lstm_size` is
         negative, or if keys exclude each other.
         """
@@ -63,12 +64,15 @@ class ActorCritic(nn.Module):
             feed_last_action_and_reward=feed_last_action_and_reward,
             gain=hidden_gain,
             mlp_size=mlp_size,
+            scaled_pixels=scaled_pixels,
         )
         self.policy = linear(size, spec.action_size or spec.num_actions, generator, policy_gain)
         self.value = linear(size, 1, generator, value_gain)
         self.value_torso: Torso | None = None
         if separate_value_network:
-            self.value_torso = make_torso(spec, network, generator, hidden_gain, mlp_size=mlp_size)
+            self.value_torso = make_torso(
+                spec, network, generator, hidden_gain, mlp_size=mlp_size, scaled_pixels=scaled_pixels
+            )
             self.value = linear(self.value_torso.size, 1, generator, value_gain)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std)) if spec.action_size else None
         self.observation_normaliser: ObservationNormaliser | None = None
@@ -154,6 +158,8 @@ def unread_keys(spec: EnvSpec, config: Any) -> dict[str, str]:
         unread["initial_log_std"] = "continuous actions"
     if config.network not in ("mlp", "tanh_mlp"):
         unread["mlp_size"] = "network: mlp or tanh_mlp"
+    if spec.observation_dtype != "uint8":
+        unread["scaled_pixels"] = "observations of pixels"
     for kind in ("observation", "reward"):
         if not getattr(config, f"{kind}_normalisation", False):
             unread[f"normalised_{kind}_clip"] = f"{kind}_normalisation: true"

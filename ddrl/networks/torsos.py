@@ -1,6 +1,7 @@
 """Torsos: networks that map observations [N, ...] to features [N, size]. Images are uint8, channels first.
 
-Pixels are scaled by 1/255 here. `gain` is that of orthogonal weights; None means truncated normal weights.
+Pixels are scaled by 1/255 here, unless a torso has another `pixel_scale`. `gain` is that of orthogonal weights; None
+means truncated normal weights.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class ConvolutionalTorso(nn.Module):
     """Convolutions, each followed by a rectifier, then a rectified linear layer of `hidden` units.
 
     With `hidden` 0 there is no linear layer, and the features are the outputs of the last convolution. With `pad_same`
-    all convolutions but the last pad as TensorFlow's "SAME", otherwise none pads.
+    all convolutions but the last pad as TensorFlow's "SAME", otherwise none pads. Pixels are multiplied by
+    `pixel_scale`.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class ConvolutionalTorso(nn.Module):
         gain: float | None = None,
         *,
         pad_same: bool = False,
+        pixel_scale: float = IMAGE_SCALE,
     ) -> None:
         super().__init__()
+        self.pixel_scale = pixel_scale
         channels, *sides = shape
         convolutions = []
         for outputs, kernel, stride in layers:
@@ -74,7 +78,7 @@ class ConvolutionalTorso(nn.Module):
             assert isinstance(layer, nn.Conv2d)
             if self.pad_same and index + 1 < len(self.convolutions):
                 x = pad_same(x, layer.kernel_size[0], layer.stride[0])
-            x = F.relu_(scaled_convolution(layer, x) if index == 0 else layer(x))
+            x = F.relu_(scaled_convolution(layer, x, self.pixel_scale) if index == 0 else layer(x))
         x = x.flatten(1)
         return x if self.hidden is None else F.relu_(self.hidden(x))
 
@@ -99,8 +103,16 @@ class DeepTorso(nn.Module):
     rectified linear layer of 256. Layer list: google-deepmind/scalable_agent, experiment.py. Features [N, 256].
     """
 
-    def __init__(self, shape: tuple[int, int, int], generator: torch.Generator, gain: float | None = None) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        generator: torch.Generator,
+        gain: float | None = None,
+        *,
+        pixel_scale: float = IMAGE_SCALE,
+    ) -> None:
         super().__init__()
+        self.pixel_scale = pixel_scale
         inputs, height, width = shape
         entries, blocks = [], []
         for channels in (16, 32, 32):
@@ -119,7 +131,7 @@ class DeepTorso(nn.Module):
         """Map images [N, C, H, W] uint8 to features [N, 256]."""
         x = _to_compute_dtype(observation).contiguous(memory_format=torch.channels_last)
         for index, (entry, blocks) in enumerate(zip(self.entries, self.blocks, strict=True)):
-            x = scaled_convolution(entry, x) if index == 0 else entry(x)
+            x = scaled_convolution(entry, x, self.pixel_scale) if index == 0 else entry(x)
             x = blocks(max_pool_same(x))
         return F.relu(self.hidden(F.relu(x).flatten(1)))
 
@@ -159,10 +171,10 @@ def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
     return F.pad(x, [part for total in missing for part in (total // 2, total - total // 2)])
 
 
-def scaled_convolution(layer: nn.Module, pixels: Tensor) -> Tensor:
-    """Return conv(pixels / 255), with the scale applied to the few weights instead of the many pixels."""
+def scaled_convolution(layer: nn.Module, pixels: Tensor, scale: float = IMAGE_SCALE) -> Tensor:
+    """Return conv(pixels x `scale`), with the scale applied to the few weights instead of the many pixels."""
     assert isinstance(layer, nn.Conv2d)
-    return F.conv2d(pixels, layer.weight * IMAGE_SCALE, layer.bias, layer.stride, layer.padding)
+    return F.conv2d(pixels, layer.weight * scale, layer.bias, layer.stride, layer.padding)
 
 
 def max_pool_same(x: Tensor) -> Tensor:
@@ -179,10 +191,12 @@ def make_torso(
     *,
     convolutions_only: bool = False,
     mlp_size: int | None = None,
+    scaled_pixels: bool = True,
 ) -> Torso:
     """Return the torso called `network`; with `convolutions_only`, those in `SHALLOW` get no linear layer.
 
-    `mlp_size` is the number of units of each layer of `mlp` and `tanh_mlp`; None means 64 and 256.
+    `mlp_size` is the number of units of each layer of `mlp` and `tanh_mlp`; None means 64 and 256. Images are uint8:
+    with `scaled_pixels` a network sees them as 0 to 1, otherwise as 0 to 255.
 
     Raises `UserError` if it is unknown or does not fit the observations of `spec`.
     """
@@ -191,19 +205,20 @@ def make_torso(
     if problem := _misfit(network, spec):
         allowed = ", ".join(name for name in NETWORKS if not _misfit(name, spec))
         raise UserError(f"network '{network}' {problem}; allowed: {allowed}")
-    shape = spec.observation_shape
+    shape, pixel_scale = spec.observation_shape, IMAGE_SCALE if scaled_pixels else 1.0
     if network == "mlp":
-        scale = IMAGE_SCALE if spec.observation_dtype == "uint8" else 1.0
+        scale = pixel_scale if spec.observation_dtype == "uint8" else 1.0
         return MLPTorso(shape, mlp_size or 64, F.relu, scale, generator, gain)
     if network == "tanh_mlp":
         return MLPTorso(shape, mlp_size or 256, torch.tanh, 1.0, generator, gain)
     image = (shape[0], shape[1], shape[2])
     if network == "deep":
-        return DeepTorso(image, generator, gain)
+        return DeepTorso(image, generator, gain, pixel_scale=pixel_scale)
     if network == "vision":
-        return ConvolutionalTorso(image, VISION[shape[1]], 0, generator, gain, pad_same=True)
+        return ConvolutionalTorso(image, VISION[shape[1]], 0, generator, gain, pad_same=True, pixel_scale=pixel_scale)
     layers, hidden = SHALLOW[network]
-    return ConvolutionalTorso(image, layers, 0 if convolutions_only else hidden, generator, gain)
+    size = 0 if convolutions_only else hidden
+    return ConvolutionalTorso(image, layers, size, generator, gain, pixel_scale=pixel_scale)
 
 
 def described(torso: Torso) -> dict[str, Any]:

@@ -39,10 +39,19 @@ def make_trunk(
     gain: float | None = None,
     convolutions_only: bool = False,
     mlp_size: int | None = None,
+    scaled_pixels: bool = True,
 ) -> Trunk:
     """Draw a trunk's weights from `generator`; the other arguments and errors are those of `make_torso`."""
     seen = as_seen_by_torso(spec)
-    torso = make_torso(seen, network, generator, gain, convolutions_only=convolutions_only, mlp_size=mlp_size)
+    torso = make_torso(
+        seen,
+        network,
+        generator,
+        gain,
+        convolutions_only=convolutions_only,
+        mlp_size=mlp_size,
+        scaled_pixels=scaled_pixels,
+    )
     size = torso.size + ((spec.action_size or spec.num_actions) + 1 if feed_last_action_and_reward else 0)
     instructions = instruction_channel(spec, generator)
     size += 0 if instructions is None else instructions.size

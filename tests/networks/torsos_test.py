@@ -86,6 +86,17 @@ def test_pixels_are_scaled_by_1_over_255() -> None:
     torch.testing.assert_close(scaled_convolution(layer, x), layer(x / 255))
 
 
+@pytest.mark.parametrize("network", ["shallow", "nature", "vision", "deep", "mlp"])
+def test_unscaled_pixels_reach_the_first_layer_as_0_to_255(network: str) -> None:
+    spec = EnvSpec("test/images", (4, 84, 84), "uint8", num_actions=2, frame_skip=1, protocol="test")
+    one, other = (make_torso(spec, network, generator(), scaled_pixels=scaled) for scaled in (True, False))
+    first = next(layer for layer in other.modules() if isinstance(layer, nn.Conv2d | nn.Linear))
+    with torch.no_grad():
+        first.weight /= 255.0
+    x = images(2, 4, 84, 84)
+    torch.testing.assert_close(one(x), other(x))
+
+
 def test_the_mlp_scales_uint8_but_not_float32() -> None:
     x = images(5, 7)
     scaled, plain = make_torso(spec((7,)), "mlp", generator()), make_torso(spec((7,), "float32"), "mlp", generator())
