@@ -97,7 +97,7 @@ class Config:
     reward_clipping: RewardClipping = "none"  # RLlib's default (`clip_rewards: None`): on Atari alone
     optimizer: AdamByDefault = AdamConfig()  # its learning rate is quoted; epsilon: see there
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # RLlib's default: 256, 256
-    scaled_pixels: bool = True  # false: 0 to 255, as in the authors' fork of Ray (41fb2398, atari_wrappers.py)
+    scaled_pixels: bool = True  # as IMPALA (Espeholt et al. 2018); false: 0 to 255, as RLlib's networks see them
     lstm_size: NonNegativeInt = 0  # RLlib's default (`use_lstm: False`)
     feed_last_action_and_reward: bool = False  # RLlib's default (`lstm_use_prev_action_reward: False`)
     separate_value_network: bool = True  # RLlib's default of that time (`vf_share_layers: False`)

@@ -56,6 +56,7 @@ class ActorCritic(nn.Module):
         self.num_actions, self.action_size = spec.num_actions, spec.action_size
         self.feed_last_action_and_reward = feed_last_action_and_reward
         self.piece_steps = PIECE_STEPS[spec.observation_dtype]
+        options: dict[str, Any] = {"mlp_size": mlp_size, "scaled_pixels": scaled_pixels}
         self.torso, self.instructions, self.core, size = make_trunk(
             spec,
             network,
@@ -63,16 +64,13 @@ class ActorCritic(nn.Module):
             lstm_size=lstm_size,
             feed_last_action_and_reward=feed_last_action_and_reward,
             gain=hidden_gain,
-            mlp_size=mlp_size,
-            scaled_pixels=scaled_pixels,
+            **options,
         )
         self.policy = linear(size, spec.action_size or spec.num_actions, generator, policy_gain)
         self.value = linear(size, 1, generator, value_gain)
         self.value_torso: Torso | None = None
         if separate_value_network:
-            self.value_torso = make_torso(
-                spec, network, generator, hidden_gain, mlp_size=mlp_size, scaled_pixels=scaled_pixels
-            )
+            self.value_torso = make_torso(spec, network, generator, hidden_gain, **options)
             self.value = linear(self.value_torso.size, 1, generator, value_gain)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std)) if spec.action_size else None
         self.observation_normaliser: ObservationNormaliser | None = None
