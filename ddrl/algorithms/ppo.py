@@ -86,7 +86,8 @@ class Config:
     entropy_cost: NonNegativeFloat = 0.0  # Huang, continuous detail list: ppo2 on MuJoCo; 0.01 on Atari (Table 5)
     kl_cost: NonNegativeFloat = 0.0  # section 4: beta of the penalty, off beside clipping
     kl_target: PositiveFloat | None = None  # section 4: adapts `kl_cost` after each batch; null: fixed
-    normalise_advantages: bool = True  # Huang, core detail 7: per minibatch
+    normalise_advantages: bool = True  # Huang, core detail 7
+    normalise_advantages_over: Literal["minibatch", "batch"] = "minibatch"  # Huang, core detail 7; "batch": as RLlib
     max_grad_norm: PositiveFloat | None = 0.5  # Huang, core detail 11
     reward_clipping: RewardClipping = "none"  # abs_one on Atari (Huang, Atari detail 6)
     optimizer: AdamByDefault = AdamConfig()  # Huang, core details 3 and 4: epsilon 1e-5, linear decay as a key
@@ -125,7 +126,10 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
             f"{config.batch_size} steps; allowed: 1 to {valid}, as every other step of an unroll may be dead"
         )
     check_penalty(config.kl_cost, config.kl_target)
-    check_read(config, unread_keys(spec, config))
+    unread = unread_keys(spec, config)
+    if not config.normalise_advantages:
+        unread["normalise_advantages_over"] = "normalise_advantages: true"
+    check_read(config, unread)
 
 
 @plain_dataclass(frozen=True)
@@ -224,7 +228,7 @@ class Learner:
         setting = self.core.setting
         numbers, total = sample_numbers(batch, setting.reducer)
         batch = batch.to(setting.device)
-        samples = prepare(self.core.network, batch, self.config, setting.precision)  # 5  advantages
+        samples = self._samples(batch)  # 5  advantages
         check_finite(
             {"policy_loss (advantages)": samples.advantages, "value_loss (targets)": samples.value_targets},
             where=self.core.this_update(),
@@ -232,7 +236,7 @@ class Learner:
         steps, parts = [], self.config.num_minibatches
         for epoch in range(self.config.num_epochs):  # 6  K epochs, each over every sample of all learners
             if epoch and self.config.recompute_advantages:
-                samples = prepare(self.core.network, batch, self.config, setting.precision)
+                samples = self._samples(batch)
             for indices in shared_minibatches(numbers, total, parts, setting.generator, setting.reducer):
                 steps.append(self._descend(samples.take(indices.to(setting.device))))  # perhaps no sample of this one
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
@@ -243,10 +247,19 @@ class Learner:
         self.core.updates += 1
         return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch.version)
 
+    def _samples(self, batch: Unroll) -> Samples:
+        samples = prepare(self.core.network, batch, self.config, self.core.setting.precision)
+        return self._normalised(samples) if self.config.normalise_advantages_over == "batch" else samples
+
+    def _normalised(self, samples: Samples) -> Samples:
+        """Return samples with standardised advantages, over all learners, where the configuration wants it."""
+        if not self.config.normalise_advantages:
+            return samples
+        return replace(samples, advantages=normalised(samples.advantages, self.core.setting.reducer))
+
     def _descend(self, minibatch: Samples) -> Metrics:
-        if self.config.normalise_advantages:
-            advantages = normalised(minibatch.advantages, self.core.setting.reducer)
-            minibatch = replace(minibatch, advantages=advantages)
+        if self.config.normalise_advantages_over == "minibatch":
+            minibatch = self._normalised(minibatch)
         return self.core.descend(
             lambda network, part, weight: ppo_loss(network, part, self.config, self._kl_cost, weight),
             minibatch,

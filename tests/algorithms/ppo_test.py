@@ -148,6 +148,24 @@ def test_advantages_are_standardised_within_each_minibatch_if_at_all() -> None:
             torch.testing.assert_close(used.sort().values, raw.sort().values)
 
 
+def test_advantages_are_standardised_once_over_the_batch_if_the_key_says_so() -> None:
+    rig = Rig("ppo", normalise_advantages_over="batch", num_epochs=2)
+    recorder = rig.record()
+    batch = rig.unroll()
+    raw = ppo.prepare(rig.network, batch, rig.config).advantages
+    rig.learner.update(batch)
+    once = (raw - raw.mean()) / raw.std(correction=0)
+    for epoch in (recorder.batches[:3], recorder.batches[3:]):
+        used = torch.cat([minibatch.advantages for minibatch in epoch])
+        torch.testing.assert_close(used.sort().values, once.sort().values)
+
+
+def test_over_what_advantages_are_standardised_is_read_only_where_they_are() -> None:
+    config = ppo.Config(normalise_advantages=False, normalise_advantages_over="batch")
+    with pytest.raises(UserError, match="normalise_advantages_over"):
+        ppo.check(config, SPECS["continuous"], 1)
+
+
 @pytest.mark.parametrize(("kl_target", "factor"), [(1e-9, 1.5), (1e9, 0.5), (None, 1.0)])
 def test_the_penalty_follows_the_divergence_after_each_batch(kl_target: float | None, factor: float) -> None:
     rig = Rig("ppo", kl_cost=0.2, kl_target=kl_target)
