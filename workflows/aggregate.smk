@@ -19,6 +19,12 @@ def reference_of(wildcards):
     )
 
 
+def speeds_of(wildcards):
+    """Speeds beside other libraries that have been measured."""
+    folders = (Path("results/reference/peers"), Path(f"results/{SCALE}/peers"))
+    return sorted(str(file) for folder in folders for file in folder.rglob("*.json"))
+
+
 def facts_of(wildcards):
     """What the paper published, and what this replication set out to do."""
     folder = FOLDER_OF[wildcards.paper]
@@ -39,6 +45,7 @@ rule aggregate:
     input:
         results=results_of,
         reference=reference_of,
+        speeds=speeds_of,
         facts=facts_of,
     output:
         expand(f"{RESULTS}/tables/{{table}}.parquet", table=TABLES, allow_missing=True),

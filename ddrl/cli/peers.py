@@ -55,6 +55,9 @@ def add_to(added: Any) -> None:
         help="threads of torch in the libraries, each measured (1, and as many as there are cores)",
     )
     measuring.add_argument("--csv", type=path, help="write every measurement to this file")
+    measuring.add_argument(
+        "--json", type=path, help="write them with the commit, the machine and all versions; reports read such a file"
+    )
 
 
 def list_peers(parsed: argparse.Namespace) -> None:
@@ -87,6 +90,7 @@ def train(parsed: argparse.Namespace) -> int:
 
 def speed(parsed: argparse.Namespace) -> None:
     import os
+    import shlex
     from dataclasses import asdict, replace
 
     import pandas as pd
@@ -94,8 +98,10 @@ def speed(parsed: argparse.Namespace) -> None:
     from ddrl.cli.run_settings import run_config
     from ddrl.cli.tables import print_rows
     from ddrl.peers.speed import measured, table
+    from ddrl.peers.speed_result import speed_result
     from ddrl.system.csv_cells import table_as_csv
     from ddrl.system.files import write_whole
+    from ddrl.training.records.recorder import write_json
 
     config = replace(run_config(parsed.run_words), peer=None)
     names = [name for name in parsed.peers.split(",") if name]
@@ -103,4 +109,18 @@ def speed(parsed: argparse.Namespace) -> None:
     speeds = measured(config, names, seconds=parsed.seconds, repeats=parsed.repeats, threads=threads, note=say)
     if parsed.csv:
         write_whole(Path(parsed.csv), table_as_csv(pd.DataFrame([asdict(one) for one in speeds])).encode())
+    if parsed.json:
+        command = shlex.join(["ddrl", "peers", "speed", *parsed.run_words, *_options(parsed)])
+        parsed.json.parent.mkdir(parents=True, exist_ok=True)
+        write_json(parsed.json, speed_result(config, speeds, seconds=parsed.seconds, command=command))
     print_rows(table(speeds))
+
+
+def _options(parsed: argparse.Namespace) -> list[str]:
+    """Return the options that a measurement was made with, as they are typed."""
+    threads = [str(count) for count in parsed.threads or ()]
+    return [
+        *(["--peers", parsed.peers] if parsed.peers else []),
+        *("--seconds", f"{parsed.seconds:g}", "--repeats", str(parsed.repeats)),
+        *(["--threads", *threads] if threads else []),
+    ]

@@ -5,6 +5,8 @@
                                 claim names, and the part of a budget that counts as all of it
     cell:<rows>:<experiment>:<variant>
                                 what decides published cells: their rule in paper.yaml, the margins, and the setting
+    peer:<experiment>:<variant> what decides a comparison with a peer's runs (table `peer_learning`): the margin, and
+                                the configuration that both sides carry out
     tuning:<experiment>:<digest>
                                 a record of runs by which settings were chosen: variants, tasks and seeds
 
@@ -22,13 +24,14 @@ from typing import Any
 
 from ddrl.papers.experiments import Experiment, load_experiments
 from ddrl.papers.paper import CellRule, Claim, Paper, load_paper
+from ddrl.papers.peer_pairs import Pair, pairs
 from ddrl.papers.plans import Registered, in_force, latest, name_in, read_register, shortened
 from ddrl.papers.tuning import Tuning
 from ddrl.system.config_differences import compared, flatten
 
 EVERY = "every"
 """The scale of these rows of a register."""
-SETTING, CELL, TUNING = "setting:", "cell:", "tuning:"
+SETTING, CELL, PEER, TUNING = "setting:", "cell:", "peer:", "tuning:"
 Digests = dict[tuple[str, str], str]
 
 
@@ -42,6 +45,9 @@ def ground_rules(directory: Path) -> Digests:
         rules.setdefault(cell_key(rule), []).append(_of_cell(paper, rule, experiments.get(rule.experiment)))
     found |= {key: shortened(every) for key, every in rules.items()}
     for experiment in experiments.values():
+        found |= {
+            f"{PEER}{experiment.name}:{pair.theirs}": _of_pair(paper, experiment, pair) for pair in pairs(experiment)
+        }
         found |= {tuning_key(experiment.name, entry): _of_tuning(entry) for entry in experiment.tuning}
     return {(key, EVERY): digest for key, digest in found.items()}
 
@@ -96,6 +102,10 @@ def _of_cell(paper: Paper, rule: CellRule, experiment: Experiment | None) -> Any
         margins,
         _own_setting(experiment, named),
     ]
+
+
+def _of_pair(paper: Paper, experiment: Experiment, pair: Pair) -> str:
+    return shortened([paper.evidence.margin_of_range, _own_setting(experiment, pair)])
 
 
 def _own_setting(experiment: Experiment | None, variants: Iterable[str | None]) -> Any:

@@ -12,6 +12,8 @@ TABLES: tuple[str, ...] = (
     "improvement",
     "cells",
     "claims",
+    "peer_learning",
+    "peer_speed",
     "hyperparameters",
     "milestones",
     "lineage",

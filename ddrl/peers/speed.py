@@ -10,7 +10,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class Speed:
     steps: int
     """Agent steps measured."""
     seconds: float
+    versions: str = ""
+    """The library and what it uses, with their versions."""
 
 
 def measured(
@@ -128,11 +130,14 @@ def _measure(
     keep = {"PYTHONPATH": str(Path(__file__).parents[2])} if system == OURS else {}
     given = {"OMP_NUM_THREADS": str(threads), **keep, **variables}
     first: tuple[dict[str, Any], float] | None = None
+    versions = ""
     with (
         tempfile.TemporaryDirectory() as folder,
         driver(command, request, Path(folder, "log"), name=system, variables=given) as running,
     ):
         for message in running.messages():
+            if message["kind"] == "started":
+                versions = ", ".join(f"{name} {number}" for name, number in message["versions"].items())
             if message["kind"] != "progress" or not message["updated"]:
                 if message["kind"] == "progress" and message["seconds"] > LONGEST * seconds:
                     break
@@ -142,7 +147,8 @@ def _measure(
                     first = (message, running.tree.cpu_seconds())
             elif message["seconds"] - first[0]["seconds"] >= seconds:
                 cpu = running.tree.cpu_seconds() - first[1]
-                return _speed(first[0], message, cpu, running.tree.peak_mib, frame_skip, system, threads, repeat)
+                found = _speed(first[0], message, cpu, running.tree.peak_mib, frame_skip, system, threads, repeat)
+                return replace(found, versions=versions)
     raise UserError(f"{system}: made no two updates in {LONGEST * seconds:,.0f} s; allowed: more --seconds")
 
 

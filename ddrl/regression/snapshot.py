@@ -33,6 +33,8 @@ _RUN = ("experiment", "variant", "environment", "seed")
 ROWS: Mapping[str, tuple[str, ...]] = {
     "claims": ("claim",),
     "cells": ("cell", "environment"),
+    "peer_learning": ("pair",),
+    "peer_speed": ("measurement", "system", "threads"),
     "scores": _RUN,
     "milestones": _RUN,
     "aggregates": ("experiment", "variant", "metric", "statistic"),

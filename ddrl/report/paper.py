@@ -10,11 +10,12 @@ from ddrl.report.sections.answers import after_runs, answer_sentence, answers, b
 from ddrl.report.sections.cells import cells, not_read, protocols, uncovered
 from ddrl.report.sections.chosen import behind
 from ddrl.report.sections.claims import claims, without_run
-from ddrl.report.sections.document import Document, Fact, Origin, Row, Section, Tables, as_json
+from ddrl.report.sections.document import Block, Document, Fact, Origin, Row, Section, Tables, as_json
 from ddrl.report.sections.efficiency import derived, efficiency
 from ddrl.report.sections.first_page import NOTHING_RAN, finished_at, first_page, tally, verdicts_of
 from ddrl.report.sections.games import over_games
 from ddrl.report.sections.numbers import duration, frames, moment, number, ratio, span
+from ddrl.report.sections.peers import peers
 from ddrl.report.sections.spans import Inline, Span, plain
 from ddrl.report.sections.tables import grouped, of_origin
 from ddrl.report.sections.text import counted, listed
@@ -66,6 +67,7 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin) -> tuple[
     body = (
         Section("claims", "Claims and their evidence", found),
         Section("cells", "Published cells", cells(tables["cells"], subject)),
+        Section("peers", "Beside other libraries", beside_peers(tables, experiments, subject)),
         Section("figures", "Figures", runs.drawings(summary, tables["runs"])),
     )
     appendix = (
@@ -85,6 +87,11 @@ def _sections(tables: Tables, summary: dict[str, Any], origin: Origin) -> tuple[
         Section("uncovered", "Published cells without a value of ours", [uncovered(tables["cells"], subject)]),
     )
     return (*body, *(replace(section, appendix=True) for section in appendix))
+
+
+def beside_peers(tables: Tables, experiments: dict[str, Any], subject: str) -> list[Block]:
+    """Return what other libraries learn and how fast they are with the same configurations."""
+    return peers(tables.get("peer_learning", []), tables.get("peer_speed", []), experiments, subject)
 
 
 def cells_of_subject(rows: list[Row], subject: str) -> list[Row]:

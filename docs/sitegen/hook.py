@@ -14,7 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs.sitegen import algorithms, code, commands, evidence, figures, keys, links, pages, pictures
+from docs.sitegen import algorithms, code, commands, evidence, figures, keys, links, pages, peers, pictures
 
 MARKERS: dict[str, Callable[..., str]] = {
     "steps": code.steps,
@@ -28,6 +28,8 @@ MARKERS: dict[str, Callable[..., str]] = {
     "deviations": evidence.deviations,
     "claims": evidence.claims,
     "cells": evidence.cells,
+    "peer-learning": peers.learning,
+    "peer-speed": peers.speeds,
     "figures": figures.figures_of,
     "citation": evidence.citation,
     "run-keys": keys.run_keys,

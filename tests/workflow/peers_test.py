@@ -42,6 +42,24 @@ def test_environments_are_built_before_the_runs_that_need_them(with_peer):
     assert '"peer": "stable_baselines3"' in config.read_text()
 
 
+def test_our_own_runs_beside_a_peer_and_the_speeds_of_both_are_planned(with_peer):
+    path = with_peer.root / "replications/impala_2018/experiments.yaml"
+    lists = ["experiments=[off_policy_correction]", "variants=[theirs,v_trace]", "seeds=[1,2]"]
+    code, output = with_peer.snakemake("--dry-run", "peers", "--config", "scale=workstation", *lists)
+    assert code == 0, output
+    tasks = yaml.safe_load(path.read_text())["experiments"]["off_policy_correction"]["scales"]["workstation"]
+    count = len(tasks["environments"])
+    planned = jobs(output)
+    assert (planned["train"], planned["peer_speed"]) == (4 * count, count)
+    speed = "results/workstation/peers/impala_2018/off_policy_correction/v_trace/"
+    assert speed in output
+    code, output = with_peer.snakemake(
+        "--dry-run", "--printshellcmds", "peers", "--config", "scale=workstation", *lists
+    )
+    assert "ddrl.cli peers speed results/workstation/impala_2018/off_policy_correction/v_trace/" in output
+    assert "--peers stable_baselines3 --repeats 3 --json" in output
+
+
 def test_reports_of_scale_smoke_need_no_peer(with_peer):
     code, output = with_peer.snakemake("--dry-run", "--configfile", "narrow.yaml")
     assert code == 0, output

@@ -15,8 +15,9 @@ from ddrl.analysis.runs.by_task import by_task
 from ddrl.analysis.runs.efficiency import efficiency_table
 from ddrl.analysis.runs.flags import version_flag
 from ddrl.analysis.runs.grids import on_common_clock, on_common_grid
-from ddrl.analysis.runs.problems import Gathered, gather, problem_table
+from ddrl.analysis.runs.problems import Gathered, Problem, gather, problem_table
 from ddrl.analysis.runs.run_data import KEYS, RunData
+from ddrl.analysis.tables.peer_speed import as_table, peer_speed
 from ddrl.analysis.tables.runs import (
     departure_table,
     hyperparameter_table,
@@ -29,12 +30,14 @@ from ddrl.analysis.tables.scores import aggregates, improvement, profiles, score
 from ddrl.analysis.tables.summary import subject_of, summary
 from ddrl.analysis.verdicts.cells import cells
 from ddrl.analysis.verdicts.claims import claims
+from ddrl.analysis.verdicts.peer_learning import peer_learning
 from ddrl.analysis.verdicts.planned_seeds import Seat
 from ddrl.analysis.verdicts.plans import with_plans
 from ddrl.errors import UserError
 from ddrl.papers.discarded import counts, read_ledger
 from ddrl.papers.experiments import Experiment, PlannedRun, load_experiments
 from ddrl.papers.paper import Paper, load_paper
+from ddrl.papers.peer_pairs import pairs
 from ddrl.papers.published import load_published, load_references, matching
 from ddrl.papers.table_names import REFERENCE, TABLES
 from ddrl.system.csv_cells import table_as_csv
@@ -89,6 +92,7 @@ def make(
     counted = with_scores(parts, experiments)
     every = scores(parts, references)  # verdicts on speeds need a row of each run too
     table = every.merge(pd.DataFrame([run.keys() for run in counted], columns=KEYS), on=list(KEYS), validate="1:1")
+    speeds = _peer_speeds(paper, experiments, results, scale)
     drawn = {"seed": paper.evidence.bootstrap_seed, "resamples": paper.evidence.resamples}
     reference = scale == REFERENCE
     makers: dict[str, Callable[[], pd.DataFrame]] = {
@@ -107,6 +111,8 @@ def make(
             "claim",
             scale,
         ),
+        "peer_learning": lambda: _verdicts(peer_learning(paper, experiments, every, parts), "pair", scale),
+        "peer_speed": lambda: speeds[0],
         "hyperparameters": lambda: hyperparameter_table(paper, data, subject_of(scale)),
         "milestones": lambda: milestone_table(paper, counted),
         "lineage": lambda: _labelled(lineage_table(data), experiments),
@@ -117,9 +123,18 @@ def make(
             if reference
             else departure_table(paper_dir, scale, planned, experiments)
         ),
-        "problems": lambda: problem_table(found.problems, results),
+        "problems": lambda: problem_table([*found.problems, *speeds[1]], results),
     }
     return {name: makers[name]() for name in names}
+
+
+def _peer_speeds(
+    paper: Paper, experiments: Mapping[str, Experiment], results: Path, scale: str
+) -> tuple[pd.DataFrame, list[Problem]]:
+    """Return the measured speeds beside peers, and what is wrong with their files; none of a paper without peers."""
+    if any(map(pairs, experiments.values())):
+        return peer_speed(paper.key, results, scale)
+    return as_table([]), []
 
 
 def _unusable(found: Gathered) -> set[Seat]:

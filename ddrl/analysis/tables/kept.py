@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from ddrl.analysis.tables.peer_speed import speed_files
 from ddrl.papers.experiments import PlannedRun
 from ddrl.papers.plan_dates import dated
 from ddrl.papers.reference_numbers import references_of
@@ -121,6 +122,7 @@ def _inputs(
     yield json.dumps([row.date for row in dated(paper_dir)]).encode()  # a row counts from its commit on
     references = references_of(paper_dir)
     yield from _files(references, sorted(references.glob("*.csv")))
+    yield from _files(results, speed_files(results, scale))
     committed = sorted((results / REFERENCE / paper_dir.name).glob("*/*/*/seed*"))
     for run in (*committed, *(run.directory(results) for run in planned)):
         yield run.relative_to(results).as_posix().encode()
