@@ -39,8 +39,11 @@ def request_of(config: RunConfig, *, threads: int) -> dict[str, Any]:
     del options["name"]
     settings = flatten(values["hyperparameters"]) | {"precision": config.precision}
     settings |= {f"topology.{key}": values["topology"][key] for key in _TOPOLOGY}
-    clipping = values["hyperparameters"]["reward_clipping"]
-    task = registry.recipe(name, **options) | {"reward_clipping": clipping, "frame_skip": builder.spec.frame_skip}
+    task = registry.recipe(name, **options) | {
+        "reward_clipping": values["hyperparameters"]["reward_clipping"],
+        "time_limits": values["hyperparameters"].get("time_limits", "bootstrap"),
+        "frame_skip": builder.spec.frame_skip,
+    }
     evaluation = config.evaluation
     if evaluation.environment:
         raise UserError(

@@ -69,6 +69,34 @@ def test_an_update_of_impala_is_rllib_s_once_that_bootstraps(tmp_path: Path, red
     assert apart < TOLERANCE < moved / 100
 
 
+IMPACT = {"optimizer": {"name": "adam", "learning_rate": RATE}, "gae_lambda": 1.0, "max_grad_norm": 0.5, **PLAIN}
+PENALTY = {"kl_cost": 0.5, "kl_target": None}
+
+
+@pytest.mark.parametrize(
+    ("task", "drift", "more"),
+    [
+        (CARTPOLE, 0.0, {"kl_cost": 0.0, "kl_target": None}),
+        (CARTPOLE, 0.5, {"kl_cost": 0.0, "kl_target": None, "clip_epsilon": 0.1, "entropy_cost": 0.02}),
+        (CARTPOLE, 0.5, PENALTY | {"separate_value_network": False}),
+        (CHEETAH, 0.2, PENALTY),
+        (BREAKOUT, 0.5, PENALTY | {"network": "shallow", "separate_value_network": False}),
+        (BREAKOUT, 0.5, PENALTY | {"network": "shallow", "separate_value_network": False, "scaled_pixels": False}),
+    ],
+)
+def test_an_update_of_impact_is_that_of_rllib_s_appo_once_that_bootstraps(
+    tmp_path: Path, task: str, drift: float, more: dict[str, Any]
+) -> None:
+    extra = {"bootstrapped": True}
+    apart, moved = differences("rllib", "impact", task, tmp_path, drift=drift, extra=extra, **IMPACT | more)
+    assert apart < TOLERANCE < moved / 100
+
+
+def test_rllib_s_appo_leaves_out_the_value_after_an_unroll_as_its_impala_does(tmp_path: Path) -> None:
+    apart, _ = differences("rllib", "impact", CARTPOLE, tmp_path, **IMPACT | PENALTY)
+    assert apart > 100 * TOLERANCE
+
+
 def test_rllib_s_v_trace_leaves_out_the_value_after_an_unroll(tmp_path: Path) -> None:
     """The step that RLlib 2.60 appends has reward 0 and discount 0, and its error, -V, enters the trace before it."""
     apart, _ = impala(tmp_path, "mean", 0.0)

@@ -18,6 +18,7 @@ import torch
 from ddrl.api.settings import run_config
 from ddrl.environments.base import registry
 from ddrl.peers import request as requests
+from ddrl.peers.catalogue import peers
 from ddrl.peers.request import request_of
 from ddrl.training.builder import Builder
 from ddrl.training.evaluation import FinalVersions, Scored
@@ -41,7 +42,8 @@ def test_both_sides_have_the_same_version_of_the_protocol() -> None:
 
 
 def test_a_key_that_no_driver_reads_is_unmapped() -> None:
-    settings = protocol.Settings({"a": 1, "b": 2, "c": 3, "d": 4})
+    settings = protocol.Settings({"a": 1, "b": 2, "c": 3, "d": 4, "e.f": 5})
+    settings.without_effect("e")
     assert settings.take("a") == 1
     settings.same("b", 2, "fixed")
     settings.same("c", 0, "fixed")
@@ -83,11 +85,14 @@ def test_versions_are_kept_where_ours_are_and_share_the_episodes() -> None:
     assert sum(len(line["episodes"]) for line in lines) == 10
 
 
+PLAIN = {"reward_clipping": "none", "time_limits": "bootstrap", "frame_skip": 1}
+
+
 def played(task: str, actions: list[Any], **options: Any) -> Iterator[tuple[Any, ...]]:
     """Yield observation, reward, terminated and truncated of our environment and theirs, from the same start."""
     given = registry.resolve_options(f"{task}", options)
     ours = registry.make(task, 1, 3, **given)
-    theirs = environments.make(registry.recipe(task, **given) | {"reward_clipping": "none", "frame_skip": 1}, 3)
+    theirs = environments.make(registry.recipe(task, **given) | PLAIN, 3)
     seen, (other, _) = ours.reset(), theirs.reset()
     yield seen.observation[0], other
     for action in actions:
@@ -120,9 +125,34 @@ def test_a_game_without_chance_is_ours_frame_by_frame() -> None:
             assert np.array_equal(seen, other), number
 
 
+PENDULUM = {"kind": "gymnasium", "id": "Pendulum-v1", "max_steps": 5, "arguments": {}, **PLAIN}
+
+
+@pytest.mark.parametrize("limits", ["bootstrap", "terminal"])
+def test_a_limit_ends_an_episode_for_learners_that_know_no_limits(limits: str) -> None:
+    env = environments.make(PENDULUM | {"time_limits": limits}, 1)
+    env.reset()
+    ends = [env.step(np.zeros(1, np.float32))[2:4] for _ in range(5)]
+    assert ends == [(False, False)] * 4 + [(limits == "terminal", limits == "bootstrap")]
+    assert len(env.episodes_over()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"), [(one.name, kind) for one in peers().values() for kind in one.algorithms]
+)
+def test_a_driver_reads_every_key_of_its_algorithms(name: str, algorithm: str) -> None:
+    """A key that a driver forgets is listed as unmapped, also where the library could take it."""
+    text = "".join(path.read_text() for path in DRIVERS.glob(f"{name.removesuffix('3')}*.py"))
+    assert text
+    config = run_config("test", {}, algorithm=algorithm, environment="toy/catch")
+    for key in request_of(config, threads=1)["settings"]:
+        described = key.partition(".")[0] in protocol.DESCRIBED
+        of_optimizer = key.startswith("optimizer.") and f'"{key.removeprefix("optimizer.")}"' in text
+        assert described or of_optimizer or f'"{key}"' in text, key
+
+
 def test_continuous_actions_are_cut_and_scaled_to_the_simulators_bounds() -> None:
-    task = {"kind": "gymnasium", "id": "Pendulum-v1", "max_steps": 5, "arguments": {}, "reward_clipping": "abs_one"}
-    env = environments.make(task, 1)
+    env = environments.make(PENDULUM | {"reward_clipping": "abs_one"}, 1)
     assert (env.action_space.low, env.action_space.high) == (-1.0, 1.0)
     env.reset()
     rewards = [env.step(np.array([9.0], np.float32)) for _ in range(5)]

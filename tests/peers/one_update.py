@@ -24,6 +24,7 @@ from ddrl.peers.request import request_of
 from ddrl.replay.queue import UnrollQueue
 from ddrl.system.seeding import numpy_generator
 from ddrl.training.builder import Builder
+from ddrl.training.config.run_config import RunConfig
 from ddrl.types import Unroll
 
 LENGTH, COLUMNS = 8, 6
@@ -77,6 +78,24 @@ def orders_of(batch: Unroll, config: Any, seed: int) -> list[np.ndarray[Any, Any
     ]
 
 
+def learner_of(algorithm: str, config: RunConfig, network: Any) -> Any:
+    """Return our learner of one network."""
+    hyperparameters: Any = config.hyperparameters
+    params = ParameterServer(network, ScheduleRule(None, COLUMNS, COLUMNS, hyperparameters.first_update))
+    generator = numpy_generator(config.seed, "minibatches")
+    setting = Setting(1, torch.device("cpu"), "float32", 1, generator, SingleLearner())
+    module: Any = algorithms.load(algorithm)
+    return module.Learner(hyperparameters, network, params, UnrollQueue(capacity=8), setting)
+
+
+def drift_target(network: Any) -> None:
+    """Move a target network away, as the network itself moves away from it by learning."""
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += 0.1 * parameter.abs().mean() * torch.randn(parameter.shape, generator=generator)
+
+
 def after_one_update(
     peer: Peer,
     algorithm: str,
@@ -94,6 +113,9 @@ def after_one_update(
     builder = Builder(config, torch.device("cpu"))
     network = builder.network()
     batch = make_batch(network, builder.spec, drift=drift)
+    learner = learner_of(algorithm, config, network)
+    if hasattr(learner, "target_network"):
+        drift_target(learner.target_network)
     before = {name: tensor.detach().clone().numpy() for name, tensor in network.state_dict().items()}
     family = network.family
     arrays: dict[str, Any] = {
@@ -105,7 +127,9 @@ def after_one_update(
         "behaviour_log_probability": family.log_probability(batch.distribution, batch.action).numpy(),
     }
     arrays |= {f"parameter/{name}": value for name, value in before.items()} | dict(extra or {})
-    module = algorithms.load(algorithm)
+    if hasattr(learner, "target_network"):
+        state = learner.target_network.state_dict()
+        arrays |= {f"target/{name}": tensor.numpy() for name, tensor in state.items()}
     hyperparameters: Any = config.hyperparameters
     if "num_epochs" in vars(hyperparameters):
         arrays["orders"] = np.stack(orders_of(batch, hyperparameters, config.seed))
@@ -113,10 +137,6 @@ def after_one_update(
     command = [peer.python, peer.driver, "--one-update", folder / "given.npz", folder / "result.npz"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
-    params = ParameterServer(network, ScheduleRule(None, COLUMNS, COLUMNS, hyperparameters.first_update))
-    generator = numpy_generator(config.seed, "minibatches")
-    setting = Setting(1, torch.device("cpu"), "float32", 1, generator, SingleLearner())
-    learner = module.Learner(hyperparameters, network, params, UnrollQueue(capacity=8), setting)
     learner.update(batch)
     ours = {name: tensor.detach().numpy() for name, tensor in network.state_dict().items()}
     with np.load(folder / "result.npz") as file:

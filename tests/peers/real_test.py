@@ -18,6 +18,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"unroll_length": 64, "batch_size": 8, "num_epochs": 4, "num_minibatches": 4},
     "a2c": {"unroll_length": 16, "batch_size": 8},
     "impala": {"unroll_length": 16, "batch_size": 8},
+    "impact": {"unroll_length": 16, "batch_size": 8, "num_slots": 2, "num_traversals": 2, "gae_lambda": 1.0},
 }
 STEPS = 4096
 

@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 import torch
 from environments import evaluate, make, seed_of
-from protocol import Refused, Reporter, Settings, Versions, installed, run
+from protocol import DESCRIBED, Refused, Reporter, Settings, Versions, installed, run
 
 FOLDER = Path(
     (importlib.util.find_spec("cleanrl") or sys.exit("cleanrl is not installed")).submodule_search_locations[0]
@@ -111,8 +111,8 @@ class Unwrapped(ModuleType):
 def wrappers(request: Mapping[str, Any], settings: Settings) -> Unwrapped:
     """Return the wrappers that the script finds: those of normalisation where the request has it."""
     made = Unwrapped("gym.wrappers")
-    observations, rewards = (settings.take(f"{name}_normalisation", False) for name in ("observation", "reward"))
-    clips = [settings.take(f"normalised_{name}_clip", 10.0) for name in ("observation", "reward")]
+    observations, rewards = (settings.take(key, False) for key in ("observation_normalisation", "reward_normalisation"))
+    clips = [settings.take(key, 10.0) for key in ("normalised_observation_clip", "normalised_reward_clip")]
     if observations:
         made.NormalizeObservation = gymnasium.wrappers.NormalizeObservation  # type: ignore[attr-defined]
         made.TransformObservation = lambda env, seen: Each(env, seen=seen)  # type: ignore[attr-defined]
@@ -154,7 +154,8 @@ class Writer:
 def script_of(request: Mapping[str, Any], settings: Settings, discrete: bool) -> str:
     """Return the name of the script."""
     network = request["network"]
-    settings.without_effect("network", "separate_value_network", "initialisation", "initialisation.name", "lstm_size")
+    settings.without_effect(*DESCRIBED)
+    settings.same("scaled_pixels", True, "its script divides by 255")
     if network["recurrent"]:
         raise Refused("CleanRL's scripts here have no recurrent network")
     torso, gains = network["torso"], network["gains"]
@@ -194,8 +195,8 @@ def arguments_of(request: Mapping[str, Any], settings: Settings) -> dict[str, An
     settings.same("kl_cost", 0.0, "it has no penalty")
     settings.same("kl_target", None, "its target ends the epochs of a batch")
     settings.same("precision", "float32", "its scripts compute in float32")
-    settings.without_effect("reward_clipping")
-    settings.differs("truncation", "bootstraps", "ends the return", "its `done` does not tell a limit from an end")
+    settings.same("time_limits", "terminal", "its `done` does not tell a limit from an end")
+    settings.same("recompute_advantages", False, "its scripts compute them once a batch")
     if take("normalise_advantages"):
         settings.differs("normalise_advantages", "deviation over n", "over n - 1", "one sample of a minibatch")
     return {

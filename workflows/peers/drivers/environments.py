@@ -23,12 +23,13 @@ import numpy as np
 
 
 class Task(gymnasium.Wrapper):
-    """An environment that clips rewards where it is told to, and keeps the raw returns of whole episodes."""
+    """An environment as its learner is to see it, which keeps the raw returns of whole episodes."""
 
-    def __init__(self, env: Any, reward_clipping: str) -> None:
-        """`reward_clipping`: none or abs_one, as the key of `ddrl`."""
+    def __init__(self, env: Any, reward_clipping: str, time_limits: str) -> None:
+        """`reward_clipping`: none or abs_one; `time_limits`: bootstrap or terminal; as the keys of `ddrl`."""
         super().__init__(env)
         self._clips = {"none": False, "abs_one": True}[reward_clipping]
+        self._limits_end = {"bootstrap": False, "terminal": True}[time_limits]
         self._return, self._length = 0.0, 0
         self._over: list[tuple[float, int]] = []
 
@@ -52,6 +53,8 @@ class Task(gymnasium.Wrapper):
             self._return, self._length = 0.0, 0
         if self._clips:
             reward = min(1.0, max(-1.0, reward))
+        if truncated and self._limits_end:
+            terminated, truncated = True, False
         return observation, reward, bool(terminated), bool(truncated), info
 
 
@@ -193,7 +196,7 @@ def make(task: Mapping[str, Any], seed: int) -> Task:
             env = UnitActions(env)
     else:
         raise ValueError(f"there is no task of kind '{kind}'")
-    return Task(env, task["reward_clipping"])
+    return Task(env, task["reward_clipping"], task["time_limits"])
 
 
 class Logged(gymnasium.Wrapper):

@@ -36,6 +36,12 @@ class Refused(Exception):
     """The library cannot do what the request asks for; the message says what and why."""
 
 
+DESCRIBED = (
+    *("network", "mlp_size", "separate_value_network", "lstm_size", "initialisation", "reward_clipping", "time_limits"),
+)
+"""Keys of settings that the request's network and task say in full: layers, first weights, and what a step gives."""
+
+
 class Settings:
     """The settings of a request. Each that a driver reads is mapped; what is left is unmapped."""
 
@@ -57,8 +63,8 @@ class Settings:
             self.differs(key, ours, theirs, why)
 
     def without_effect(self, *keys: str) -> None:
-        """Note keys that change nothing in this request, such as the bound of a normalisation that is off."""
-        self._taken.update(keys)
+        """Note keys, and all below them, that change nothing here, as the bound of a normalisation that is off."""
+        self._taken.update(keys, (one for one in self._values if one.partition(".")[0] in keys))
 
     def differs(self, key: str, ours: Any, theirs: Any, why: str) -> None:
         """Note a key that the library cannot be given."""

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from environments import Episodes, Logged, evaluate, make
 from networks import Torso, initialise
-from protocol import Refused, Reporter, Settings, Versions, installed, run
+from protocol import DESCRIBED, Refused, Reporter, Settings, Versions, installed, run
 from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.algo.utils.context import global_model_factory
+from sample_factory.algo.utils.running_mean_std import RunningMeanStdDictInPlace
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.model.actor_critic import create_actor_critic, default_make_actor_critic_func
@@ -84,8 +85,11 @@ def arguments_of(request: Mapping[str, Any], settings: Settings, folder: str) ->
         settings.differs(
             "topology", envs, columns, f"one environment for each unroll of a batch, in {workers} processes"
         )
-    if length * columns % parts:
-        raise Refused(f"{length} x {columns} steps are no {parts} equal minibatches")
+    if columns % parts:  # it counts the unrolls of a minibatch, and is without any where they are longer
+        raise Refused(
+            f"its minibatches hold whole unrolls, and {columns} unrolls are no {parts} equal minibatches; allowed: "
+            "hyperparameters.num_minibatches that divides hyperparameters.batch_size"
+        )
     decay = take("optimizer.decay_frames")
     if decay and abs(decay / request["task"]["frame_skip"] - total) > length * columns:
         settings.differs("optimizer.decay_frames", decay, total, "its rate falls to 0 at the end, or not at all")
@@ -97,9 +101,14 @@ def arguments_of(request: Mapping[str, Any], settings: Settings, folder: str) ->
     settings.differs("normalise_advantages", "deviation over n", "over n - 1", "one sample of a minibatch")
     settings.same("kl_target", None, "its target adapts the learning rate")
     settings.same("precision", "float32", "it computes in float32")
-    settings.same("observation_normalisation", False, "the driver leaves its own normalisation off")
-    settings.same("reward_normalisation", False, "it normalises returns instead, which the driver leaves off")
-    settings.without_effect("normalised_observation_clip", "normalised_reward_clip", "reward_clipping")
+    why = "it shifts and scales the targets of the value instead, which the driver leaves off"
+    settings.same("reward_normalisation", False, why)
+    settings.without_effect("normalised_reward_clip")
+    if normalises := take("observation_normalisation", False):
+        settings.differs("observation_normalisation", "after each update", "before it", "when a batch is taken in")
+    if take("time_limits", "bootstrap") == "bootstrap":
+        settings.differs("time_limits", "V of the last observation", "V of the one before", "it keeps no other")
+    settings.same("recompute_advantages", False, "it computes them once a batch")
     clip, epsilon = take("value_clip_epsilon"), take("clip_epsilon")
     settings.differs("clip_epsilon", f"{1 - epsilon:.3g}", f"{1 / (1 + epsilon):.3g}", "the lower bound of the ratio")
     bound = take("max_grad_norm")
@@ -139,9 +148,9 @@ def arguments_of(request: Mapping[str, Any], settings: Settings, folder: str) ->
         "adam_beta1": take("optimizer.beta1"),
         "adam_beta2": take("optimizer.beta2"),
         "value_bootstrap": True,
-        "normalize_input": False,
+        "normalize_input": normalises,
         "normalize_returns": False,
-        "obs_scale": 255.0 if request["task"]["kind"] == "atari" else 1.0,
+        "obs_scale": 255.0 if take("scaled_pixels", True) and request["task"]["kind"] == "atari" else 1.0,
         "reward_clip": 1e9,
         "policy_initialization": "torch_default",
         "actor_critic_share_weights": not request["network"]["separate"],
@@ -168,11 +177,14 @@ def encoder(network: Mapping[str, Any], cfg: Any, space: Any) -> TorsoEncoder:
     return TorsoEncoder(cfg, space, network["torso"], network["gains"][0])
 
 
-def actor_critic(gains: Any, cfg: Any, seen: Any, actions: Any) -> Any:
-    """Make the network, with the request's first weights."""
+def actor_critic(gains: Any, bound: float | None, cfg: Any, seen: Any, actions: Any) -> Any:
+    """Make the network, with the request's first weights and bound of normalised observations."""
     found = default_make_actor_critic_func(cfg, seen, actions)
     initialise(found.critic_linear, gains[2])
     initialise(found.action_parameterization.distribution_linear, gains[1])
+    if cfg.normalize_input:
+        statistics = RunningMeanStdDictInPlace(seen, clip=float("inf") if bound is None else bound)
+        found.obs_normalizer.running_mean_std = statistics
     return found
 
 
@@ -181,10 +193,11 @@ def build(request: Mapping[str, Any], settings: Settings, folder: str) -> Any:
     network = request["network"]
     if network["recurrent"] or network["torso"]["kind"] not in ("mlp", "convolutional"):
         raise Refused(f"this network is not built for Sample Factory: {network['torso']['kind']}")
-    settings.without_effect("network", "initialisation", "initialisation.name", "separate_value_network", "lstm_size")
+    settings.without_effect(*DESCRIBED)
     register_env(TASK, partial(game, request, folder))
     global_model_factory().register_encoder_factory(partial(encoder, network))
-    global_model_factory().register_actor_critic_factory(partial(actor_critic, network["gains"]))
+    bound = settings.take("normalised_observation_clip", None)
+    global_model_factory().register_actor_critic_factory(partial(actor_critic, network["gains"], bound))
     arguments = arguments_of(request, settings, folder)
     words = [f"--{key}={value}" for key, value in arguments.items()]
     parser, _ = parse_sf_args(words)
@@ -217,6 +230,7 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
     space = gymnasium.spaces.Dict({OBSERVATION: env.observation_space})
     model = create_actor_critic(cfg, space, env.action_space)
     model.load_state_dict(saved["model"])
+    model.eval()  # statistics of observations stay
     setting = {**request, "evaluation": {**request["evaluation"], "versions": 1}}
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ import stable_baselines3
 import torch
 from environments import evaluate, make, seed_of
 from networks import Torso, initialise
-from protocol import Refused, Reporter, Settings, Versions, installed, linear_decay, run
+from protocol import DESCRIBED, Refused, Reporter, Settings, Versions, installed, linear_decay, run
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -62,7 +62,7 @@ def policy_arguments(request: Mapping[str, Any], settings: Settings) -> dict[str
         raise Refused("Stable-Baselines3 has no recurrent network (hyperparameters.lstm_size)")
     if network["torso"]["kind"] not in ("mlp", "convolutional"):
         raise Refused(f"no network of kind {network['torso']['kind']} is built for Stable-Baselines3")
-    settings.without_effect("network", "initialisation", "separate_value_network", "lstm_size", "initialisation.name")
+    settings.without_effect(*DESCRIBED)
     settings.same("precision", "float32", "its learner computes in float32")
     settings.same("feed_last_action_and_reward", False, "its policies see observations alone")
     kind, arguments = optimizer_of(settings)
@@ -71,6 +71,7 @@ def policy_arguments(request: Mapping[str, Any], settings: Settings) -> dict[str
         "features_extractor_kwargs": {"torso": network["torso"]},
         "share_features_extractor": not network["separate"],
         "net_arch": {"pi": [], "vf": []},
+        "normalize_images": settings.take("scaled_pixels", True),
         "ortho_init": False,  # `initialise` follows
         "log_std_init": settings.take("initial_log_std", 0.0),
         "optimizer_class": kind,
@@ -105,6 +106,7 @@ def arguments_of(request: Mapping[str, Any], settings: Settings) -> dict[str, An
         raise Refused(f"{length} x {envs} steps are no {minibatches} equal minibatches")
     if clip is not None:
         settings.differs("value_clip_epsilon", clip, clip, "it takes the clipped error alone, ours the larger of two")
+    settings.same("recompute_advantages", False, "it computes them once a batch")
     settings.same("kl_cost", 0.0, "its PPO has no penalty")
     settings.same("kl_target", None, "its target ends the epochs of a batch, ours adapts the penalty")
     if take("normalise_advantages"):
@@ -126,7 +128,6 @@ def take_steps(settings: Settings) -> tuple[int, int]:
     envs = settings.take("topology.num_actors") * settings.take("topology.envs_per_actor")
     if envs != columns:
         settings.differs("topology", envs, columns, "one environment for each unroll of a batch")
-    settings.without_effect("reward_clipping")
     return length, columns
 
 
