@@ -196,8 +196,10 @@ def arguments_of(request: Mapping[str, Any], settings: Settings) -> dict[str, An
     settings.same("kl_target", None, "its target ends the epochs of a batch")
     settings.same("precision", "float32", "its scripts compute in float32")
     settings.same("time_limits", "terminal", "its `done` does not tell a limit from an end")
+    settings.without_effect("normalise_advantages_over")
     settings.same("recompute_advantages", False, "its scripts compute them once a batch")
     if take("normalise_advantages"):
+        settings.same("normalise_advantages_over", "minibatch", "it does so in each minibatch")
         settings.differs("normalise_advantages", "deviation over n", "over n - 1", "one sample of a minibatch")
     return {
         "seed": request["seed"],

@@ -166,9 +166,10 @@ def ppo(request: Mapping[str, Any], settings: Settings, folder: str) -> Any:
     if envs != columns:
         settings.differs("topology", envs, columns, "one environment for each unroll of a batch, in one process")
     if take("normalise_advantages"):
-        settings.differs("normalise_advantages", "of a minibatch", "of a batch", "its connector does so once a batch")
+        settings.same("normalise_advantages_over", "batch", "its connector does so once a batch")
     else:
         settings.differs("normalise_advantages", False, True, "its connector always does so")
+    settings.without_effect("normalise_advantages_over")
     settings.same("value_clip_epsilon", None, "it bounds the squared error instead")
     settings.same("recompute_advantages", False, "it computes them once a batch")
     cost, target = take("kl_cost"), take("kl_target")

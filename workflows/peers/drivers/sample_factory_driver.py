@@ -98,6 +98,7 @@ def arguments_of(request: Mapping[str, Any], settings: Settings, folder: str) ->
         settings.differs("environment", "ale-py of the suite", installed("ale-py")["ale-py"], why)
     settings.same("optimizer.name", "adam", "it has Adam and LAMB")
     settings.same("normalise_advantages", True, "it always does so")
+    settings.same("normalise_advantages_over", "minibatch", "it does so in each minibatch")
     settings.differs("normalise_advantages", "deviation over n", "over n - 1", "one sample of a minibatch")
     settings.same("kl_target", None, "its target adapts the learning rate")
     settings.same("precision", "float32", "it computes in float32")

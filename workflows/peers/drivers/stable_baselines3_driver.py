@@ -106,10 +106,12 @@ def arguments_of(request: Mapping[str, Any], settings: Settings) -> dict[str, An
         raise Refused(f"{length} x {envs} steps are no {minibatches} equal minibatches")
     if clip is not None:
         settings.differs("value_clip_epsilon", clip, clip, "it takes the clipped error alone, ours the larger of two")
+    settings.without_effect("normalise_advantages_over")
     settings.same("recompute_advantages", False, "it computes them once a batch")
     settings.same("kl_cost", 0.0, "its PPO has no penalty")
     settings.same("kl_target", None, "its target ends the epochs of a batch, ours adapts the penalty")
     if take("normalise_advantages"):
+        settings.same("normalise_advantages_over", "minibatch", "it does so in each minibatch")
         settings.differs("normalise_advantages", "deviation over n", "over n - 1", "one sample of a minibatch")
     return {
         **found,
