@@ -93,14 +93,14 @@ class Config:
     kl_cost: NonNegativeFloat = 1.0  # of KL(pi_target || pi)
     kl_target: PositiveFloat | None = 0.04  # adapts `kl_cost` at each target update, by the last lap's KL; null: fixed
     normalise_advantages: bool = False  # RLlib standardises them for PPO, not for IMPACT
-    max_grad_norm: PositiveFloat | None = 0.5  # by norm; the paper does not say whether by norm or by value
+    max_grad_norm: PositiveFloat | None = 0.5  # by norm, as in the first author's fork (michaelzhiluo/ray 41fb2398)
     reward_clipping: RewardClipping = "none"  # RLlib's default (`clip_rewards: None`): on Atari alone
     optimizer: AdamByDefault = AdamConfig()  # its learning rate is quoted; epsilon: see there
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # RLlib's default: 256, 256
     scaled_pixels: bool = True  # as IMPALA (Espeholt et al. 2018); false: 0 to 255, as RLlib's networks see them
     lstm_size: NonNegativeInt = 0  # RLlib's default (`use_lstm: False`)
     feed_last_action_and_reward: bool = False  # RLlib's default (`lstm_use_prev_action_reward: False`)
-    separate_value_network: bool = True  # RLlib's default of that time (`vf_share_layers: False`)
+    separate_value_network: bool = True  # RLlib's default for PPO (`vf_share_layers: False`); the author's fork shares
     initialisation: Initialisation | None = None  # as PPO (Huang et al. 2022, core detail 2)
     initial_log_std: float = 0.0  # as PPO (Huang et al. 2022, continuous detail 2); RLlib's is an output of the network
     observation_normalisation: bool = True  # RLlib: MeanStdFilter

@@ -42,9 +42,22 @@ def continuous_control(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure
     return _by_frames_and_time(curves, wall_clock, "continuous", _of_names(ALGORITHMS), "environment steps")
 
 
+def continuous_author(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
+    """Return the same figure of the runs with the settings of the paper's first author."""
+    return _by_frames_and_time(curves, wall_clock, "continuous_author", _of_names(ALGORITHMS), "environment steps")
+
+
 def discrete_control(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """One row per game: return against frames and against wall time, with RLlib's results where ours reach as far."""
+    return _games(curves, wall_clock, published, "discrete")
 
+
+def discrete_author(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: pd.DataFrame) -> Figure:
+    """Return the same figure of the runs with the settings of the paper's first author."""
+    return _games(curves, wall_clock, published, "discrete_author")
+
+
+def _games(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: pd.DataFrame, experiment: str) -> Figure:
     styles = _of_names(ALGORITHMS)
 
     def marks(axes: Axes, environment: str, frames: float) -> None:
@@ -53,7 +66,7 @@ def discrete_control(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: 
             look = {"color": styles[str(variant)][0], "mfc": "none", "ms": 3.2, "mew": 0.7, "zorder": 4}
             axes.plot(part["budget_frames"], part["value"], "D", clip_on=False, label=RLLIB, **look)
 
-    return _by_frames_and_time(curves, wall_clock, "discrete", styles, "environment frames", marks)
+    return _by_frames_and_time(curves, wall_clock, experiment, styles, "environment frames", marks)
 
 
 def circular_buffer(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
