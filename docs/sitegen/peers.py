@@ -8,7 +8,14 @@ from io import StringIO
 
 from ddrl.papers.table_names import REFERENCE
 from ddrl.report.sections.numbers import frames, interval, number, ratio
-from ddrl.report.sections.peers import RETURNS, measured_what, measured_where, shown_learning
+from ddrl.report.sections.peers import (
+    RETURNS,
+    measured_what,
+    measured_where,
+    not_the_same,
+    shown_learning,
+    undecidable,
+)
 from ddrl.report.sections.tables import grouped
 from docs.sitegen import evidence
 from docs.sitegen.links import ROOT
@@ -42,7 +49,7 @@ def learning(key: str) -> str:
 
 def _learned(row: Mapping[str, str]) -> list[str]:
     limits = f" {interval(row['ci90_low'], row['ci90_high'])}".replace("[", "\\[") if row["ci90_low"] else ""
-    reason = "" if row["ci90_low"] and row["verdict"] != "inconclusive" else f"<br>{plain(row['detail'])}"
+    reason = f"<br>{plain(row['detail'])}" if undecidable(row) else ""
     return [
         f"{plain(row['env_label'])}, {row['algorithm'].upper()}",
         plain(row["library"]),
@@ -53,7 +60,7 @@ def _learned(row: Mapping[str, str]) -> list[str]:
         f"{number(row['seeds'])} / {number(row['peer_seeds'])}",
         frames(row["env_frames"]),
         evidence.tag(row["verdict"]) + reason,
-        plain(row["unmapped"]),
+        plain(not_the_same(row)),
     ]
 
 

@@ -43,27 +43,36 @@ def text(table: Table) -> list[list[str]]:
     ]
 
 
-def test_a_line_has_both_returns_their_ratio_and_the_verdict(tables: Tables) -> None:
+def test_a_pair_has_a_line_for_each_return_and_cells_for_what_both_share(tables: Tables) -> None:
     rows = text(learning(tables["peer_learning"], EXPERIMENTS, "run"))
-    first = next(row for row in rows if "RLlib 2.60.0" in row)
-    assert first[:5] == ["CartPole-v1", "RLlib 2.60.0", "over all frames", "300", "301"]
-    assert first[8:10] == ["5\u202f/\u202f5", "1\u202fk"]
-    assert (first[7], first[-1]) == ("±\u202f10\u202f%", "equivalent")
-    assert "bootstrap" in first[-2]
+    place = next(place for place, row in enumerate(rows) if "RLlib 2.60.0" in row[0])
+    first, second = rows[place : place + 2]
+    assert first[0].split() == ["RLlib", "2.60.0", "CartPole-v1"]
+    assert first[1:4] == ["over all frames", "300", "301"]
+    assert first[4].startswith("1.00  [0.9")
+    assert first[5:7] == ["5\u202f/\u202f5", "1\u202fk"]
+    assert first[7:] == ["bootstrap", "equivalent"]
+    assert second[0] == "at the end"
+    assert second[-1] == "equivalent"
+
+
+def test_the_note_has_the_margin(tables: Tables) -> None:
+    assert "Margin: 10\u202f%." in learning(tables["peer_learning"], EXPERIMENTS, "run").note
 
 
 def test_what_has_not_run_has_one_line_that_says_so(tables: Tables) -> None:
     rows = text(learning(tables["peer_learning"], EXPERIMENTS, "run"))
-    (waiting,) = [row for row in rows if row[-1] == "not run"]
-    assert waiting[1:3] == ["SB3", "over all frames and at the end"]
-    assert "no run of SB3" in waiting[-2]
+    (waiting,) = [row for row in rows if row[-1].startswith("not run")]
+    assert waiting[0].split() == ["SB3", "CartPole-v1"]
+    assert waiting[1] == "both"
+    assert "no run of SB3" in waiting[-1]
 
 
 def test_committed_runs_stand_where_this_scale_has_none(tables: Tables) -> None:
     rows: list[Row] = [row for row in tables["peer_learning"] if row["peer_variant"] == "rllib"]
     both = [row | {"origin": "reference"} for row in rows] + [row | {"verdict": "not_run"} for row in rows]
     assert {row["origin"] for row in shown_learning(both, "run")} == {"reference"}
-    assert text(learning(both, EXPERIMENTS, "run"))[0][0] == "CartPole-v1  (reference)"
+    assert text(learning(both, EXPERIMENTS, "run"))[0][0].endswith("CartPole-v1 (reference)")
 
 
 def test_a_measurement_says_where_it_was_made(tables: Tables) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ddrl.report.sections.cells import ORIGINS, verdict_tag
-from ddrl.report.sections.document import Block, Field, Group, Row, Table, Text
-from ddrl.report.sections.numbers import frames, interval, moment, number, p_value, ratio
+from ddrl.report.sections.document import Block, Cell, Field, Group, Row, Table, Text
+from ddrl.report.sections.numbers import frames, interval, moment, number, ratio
 from ddrl.report.sections.spans import Inline, joined, plain, small, strong
 from ddrl.report.sections.tables import Fields, by_experiment, grouped, numeric, right, table_of
+from ddrl.report.sections.text import words
 
 RETURNS = {"mean_return": "over all frames", "final_return": "at the end"}
 """Which return a row compares."""
@@ -40,57 +41,79 @@ def peers(learning_rows: list[Row], speed_rows: list[Row], experiments: dict[str
 def shown_learning(rows: Iterable[Row], subject: str) -> list[Row]:
     """Return one row for each comparison: the subject's own, or that of another origin where the subject has no runs.
 
-    A pair without runs has one row for both returns.
+    Both returns of a pair follow each other. A pair without runs has one row for both.
     """
-    found: list[Row] = []
-    for same in grouped(rows, "pair").values():
-        ordered = sorted(same, key=lambda row: (row["verdict"] == "not_run", row["origin"] != subject))
-        found.append(ordered[0])
-    told = set()
     shown = []
-    for row in found:
-        key = (row["experiment"], row["peer_variant"], row["environment"])
-        if row["verdict"] != "not_run" or key not in told:
-            shown.append(row)
-        if row["verdict"] == "not_run":
-            told.add(key)
+    for both in grouped(rows, "experiment", "environment", "peer_variant").values():
+        found = [
+            min(same, key=lambda row: (row["verdict"] == "not_run", row["origin"] != subject))
+            for same in grouped(both, "pair").values()
+        ]
+        ran = [row for row in found if row["verdict"] != "not_run"]
+        shown += ran or found[:1]
     return shown
 
 
 def learning(rows: Iterable[Row], experiments: dict[str, Any], subject: str) -> Table:
-    """Return our returns beside those of peers, by experiment."""
+    """Return our returns beside those of peers, by experiment; what both returns of a pair share is one cell."""
+    lines = []
+    for same in grouped(shown_learning(rows, subject), "experiment", "environment", "peer_variant").values():
+        lines += [row | {"rows": str(len(same)) if row is same[0] else ""} for row in same]
 
     def task(row: Row) -> Inline:
-        other = small(f" ({ORIGINS[row['origin']]})") if row["origin"] != subject else ()
-        return (*plain(row["env_label"]), *other)
+        other = f" ({ORIGINS[row['origin']]})" if row["origin"] != subject else ""
+        return joined([strong(row["library"]), small(row["env_label"] + other)])
+
+    def seeds(row: Row) -> Inline:
+        return plain(f"{number(row['seeds'])}\u202f/\u202f{number(row['peer_seeds'])}")
 
     fields: Fields[Row] = (
-        Field("Task", task, "0.8fr"),
-        Field("Library", lambda row: row["library"], "1fr"),
+        Field("Library and task", _shared(task), "1.2fr"),
         Field("Return", return_of),
         numeric("Ours", "ours", number),
         numeric("Theirs", "theirs", number),
-        right("Ratio", lambda row: strong(number(row["ratio"]))),
-        Field("90\u00a0% interval", lambda row: interval(row["ci90_low"], row["ci90_high"]) if row["ci90_low"] else ""),
-        right("Margin", lambda row: f"±\u202f{ratio(float(row['margin']))}"),
-        right("Seeds", lambda row: f"{number(row['seeds'])}\u202f/\u202f{number(row['peer_seeds'])}"),
-        numeric("Frames", "env_frames", frames),
-        Field("Tests; not the same", _details, "1.4fr"),
-        right("Verdict", verdict_tag),
+        right("Ratio", _ratio),
+        Field("Seeds", _shared(seeds), "auto", "right"),
+        Field("Frames", _shared(lambda row: plain(frames(row["env_frames"]))), "auto", "right"),
+        Field("Not the same", _shared(lambda row: small(not_the_same(row))), "1.3fr"),
+        right("Verdict", _verdict),
     )
-    groups = by_experiment(shown_learning(rows, subject), experiments)
-    return table_of("Returns beside other libraries", "tables/peer_learning.csv", fields, groups, LEARNING, size=7.8)
+    margin = "".join(f" Margin: {ratio(float(row['margin']))}." for row in lines[:1])
+    groups = by_experiment(lines, experiments)
+    return table_of(
+        "Returns beside other libraries", "tables/peer_learning.csv", fields, groups, LEARNING + margin, size=8.2
+    )
+
+
+def _shared(text: Callable[[Row], Inline]) -> Callable[[Row], Cell | None]:
+    """Return a cell that reaches over all rows of a pair."""
+    return lambda row: Cell(text(row), int(row["rows"])) if row["rows"] else None
+
+
+def _ratio(row: Row) -> Inline:
+    limits = small(f" {interval(row['ci90_low'], row['ci90_high'])}") if row["ci90_low"] else ()
+    return (*strong(number(row["ratio"])), *limits)
+
+
+def _verdict(row: Row) -> Inline:
+    """Return the verdict, with its reason where it does not follow from the interval alone."""
+    reason = row["detail"] if row["verdict"] == "not_run" or undecidable(row) else ""
+    return joined([verdict_tag(row), small(reason)]) if reason else verdict_tag(row)
+
+
+def undecidable(row: Row) -> bool:
+    """Return whether something else than the interval keeps a comparison open."""
+    return row["verdict"] == "inconclusive" and not row["detail"].startswith("the 90 %")
+
+
+def not_the_same(row: Row) -> str:
+    """Return the settings that the library cannot be given, or takes otherwise, in words."""
+    return ", ".join(words(key) for key in row["unmapped"].split("; ") if key)
 
 
 def return_of(row: Row) -> str:
     """Return which return a row compares; both where nothing ran."""
-    return " and ".join(RETURNS.values()) if row["verdict"] == "not_run" else RETURNS[row["metric"]]
-
-
-def _details(row: Row) -> Inline:
-    tests = p_value("equivalence p", row["p_equivalence"])
-    reason = row["detail"] if row["verdict"] == "not_run" or not row["ci90_low"] else ""
-    return small("; ".join(filter(None, (tests, reason, row["unmapped"].replace("; ", ", ")))))
+    return "both" if row["verdict"] == "not_run" else RETURNS[row["metric"]]
 
 
 def speeds(rows: Iterable[Row]) -> Table:
