@@ -57,6 +57,29 @@ def test_an_update_of_a2c_is_stable_baselines3_s(tmp_path: Path, task: str, opti
     assert apart < TOLERANCE < moved / 10
 
 
+@pytest.mark.parametrize(
+    ("task", "more"),
+    [
+        (CARTPOLE, {"separate_value_network": False, "recompute_advantages": True}),
+        (CHEETAH, {"entropy_cost": 0.01}),
+        (BREAKOUT, {"network": "shallow", "separate_value_network": False, "scaled_pixels": False}),
+    ],
+)
+def test_an_update_of_ppo_is_tianshou_s(tmp_path: Path, task: str, more: dict[str, Any]) -> None:
+    settings = {"num_epochs": 3, "num_minibatches": 4, "normalise_advantages": False, "clip_epsilon": 0.1}
+    settings |= {"optimizer": {"learning_rate": RATE}, "entropy_cost": 0.02, "max_grad_norm": 0.5}
+    settings |= {"value_clip_epsilon": 0.1}
+    apart, moved = differences("tianshou", "ppo", task, tmp_path, **settings | PLAIN | more)
+    assert apart < TOLERANCE < moved / 100
+
+
+@pytest.mark.parametrize("task", [CARTPOLE, CHEETAH])
+def test_an_update_of_a2c_is_tianshou_s(tmp_path: Path, task: str) -> None:
+    kind = {"learning_rate": RATE, "epsilon_inside_sqrt": False, "initial_mean_square": 0.0}
+    apart, moved = differences("tianshou", "a2c", task, tmp_path, optimizer=kind, **PLAIN)
+    assert apart < TOLERANCE < moved / 10
+
+
 def impala(folder: Path, reduction: str, drift: float, **more: Any) -> tuple[float, float]:
     optimizer = {"name": "adam", "learning_rate": RATE}
     settings = {"loss_reduction": reduction, "optimizer": optimizer, "max_grad_norm": 0.5, **PLAIN, **more}
