@@ -62,7 +62,7 @@ def test_an_update_of_a2c_is_stable_baselines3_s(tmp_path: Path, task: str, opti
     [
         (CARTPOLE, {"separate_value_network": False, "recompute_advantages": True}),
         (CHEETAH, {"entropy_cost": 0.01}),
-        (BREAKOUT, {"network": "shallow", "separate_value_network": False, "scaled_pixels": False}),
+        (BREAKOUT, {"network": "shallow", "separate_value_network": False}),
     ],
 )
 def test_an_update_of_ppo_is_tianshou_s(tmp_path: Path, task: str, more: dict[str, Any]) -> None:
