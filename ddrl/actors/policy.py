@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ddrl.interfaces import ActingNetwork, Inference, Parameters
+from ddrl.system.precision import autocast
 from ddrl.types import EnvStep, PolicyInput, PolicyOutput, PolicyStep, RecurrentState
 
 Sampler = Callable[[Tensor, torch.Generator], Tensor]
@@ -32,20 +34,24 @@ class Policy:
         """Prepare for unroll `unroll_index`: copy the parameters to act with into a network of its own."""
         self.inference.pull(params, unroll_index)
 
-    @torch.inference_mode()
     def act(self, step: EnvStep) -> PolicyStep:
         """Sample one action per environment from pi(. | observation, state); advance the recurrent state."""
-        start = torch.from_numpy(step.start)
-        inputs = PolicyInput(
-            torch.from_numpy(step.observation),
-            masked_action(self.last_action, start),
-            torch.from_numpy(step.reward).masked_fill(start, 0.0),
-            start,
-            self.state,
-        )
+        return self.answer(self.inputs(step))
+
+    def inputs(self, step: EnvStep) -> PolicyInput:
+        """Return what the network is given at a step; last actions and rewards are 0 where an episode starts."""
+        start, action, reward = torch.from_numpy(step.start), self.last_action, torch.from_numpy(step.reward)
+        if step.start.any():
+            action = action.masked_fill(start if action.dim() == 1 else start.unsqueeze(-1), 0)
+            reward = reward.masked_fill(start, 0.0)
+        return PolicyInput(torch.from_numpy(step.observation), action, reward, start, self.state)
+
+    @torch.inference_mode()
+    def answer(self, inputs: PolicyInput) -> PolicyStep:
+        """Act as `act` does, on inputs that `inputs` has returned for the newest step."""
         distribution, self.state, version, value = self.inference.infer(inputs)
         self.last_action = self.sampler(distribution, self._generator)
-        return PolicyStep(self.last_action, distribution, torch.full((len(start),), version), value)
+        return PolicyStep(self.last_action, distribution, torch.full((len(inputs.start),), version), value)
 
     def state_dict(self) -> dict[str, Any]:
         """Return recurrent state and generator; of a network of its own, also the parameters in use."""
@@ -80,11 +86,11 @@ class LocalInference:
         self.version = 0
         """Version of the parameters in `network`; set by the code that copies them in."""
         self.device = device
-        self._bfloat16 = precision == "bfloat16"
+        self._precision = precision
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> AbstractContextManager[Any]:
         """Return a context in which the network computes in the run's precision."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16)
+        return autocast(self.device, self._precision)
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
         """Copy the parameters to act with into the network."""
@@ -94,7 +100,7 @@ class LocalInference:
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
         """Make one step of the network for inputs [B, ...]."""
         with self.autocast():
-            output = self.network(*(part[None].to(self.device) for part in inputs[:4]), inputs.state)
+            output = self.network.forward(*(part[None].to(self.device) for part in inputs[:4]), inputs.state)
         return PolicyOutput(output.distribution[0].cpu(), output.state, self.version, output.value[0])
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,11 +111,6 @@ class LocalInference:
         """Restore a state from `state_dict`."""
         self.network.load_state_dict(state["network"])
         self.version = state["version"]
-
-
-def masked_action(action: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    """Return `action` [B] or [B, A] with 0 where an episode starts (`start` [B]), as no action came before."""
-    return action.masked_fill(start if action.dim() == 1 else start.unsqueeze(-1), 0)
 
 
 def from_distribution(config: Any, network: Any, envs: Sequence[int] | None, num_envs: int) -> Sampler:

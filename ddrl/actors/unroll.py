@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddrl.actors.policy import Policy, masked_action
+from ddrl.actors.policy import Policy
 from ddrl.interfaces import Parameters, Queue
-from ddrl.types import Array, EnvStep, Episode, PolicyStep, RecurrentState, Unroll, VectorEnv
+from ddrl.types import Array, EnvStep, Episode, PolicyInput, PolicyStep, RecurrentState, Unroll, VectorEnv
 
 EpisodeSink = Callable[[Episode], None]
 """Called with each finished episode."""
@@ -68,45 +68,50 @@ class UnrollCollector:
         env, policy = self.env, self.policy
         initial_state = tuple(part.cpu().clone() for part in policy.state)
         buffers: dict[str, Any] = _buffers(env, length)
-        self._write_observation(buffers, 0)
+        arrays: dict[str, Array] = {name: buffer.numpy() for name, buffer in buffers.items()}
+        inputs = self._observe(arrays, 0)
         for t in range(length):
             before = self._step
             if states is not None:
                 states.append(policy.state)
-            acted, self._acted = self._acted or policy.act(before), None
+            acted, self._acted = self._acted or policy.answer(inputs), None
             if values is not None:
                 values.append(acted.value)
-            self._last_step = step = env.step(acted.action.numpy())
-            buffers["action"][t] = acted.action
-            buffers["distribution"][t] = acted.distribution
-            buffers["version"][t] = acted.version
-            for name in ("reward", "terminated", "truncated", "valid"):
-                buffers[name][t] = torch.from_numpy(getattr(step, name))
-            self._write_observation(buffers, t + 1)
+            action = acted.action.numpy()
+            self._last_step = step = env.step(action)
+            arrays["action"][t] = action
+            arrays["distribution"][t] = acted.distribution.numpy()
+            arrays["version"][t] = acted.version.numpy()
+            arrays["reward"][t] = step.reward
+            arrays["terminated"][t] = step.terminated
+            arrays["truncated"][t] = step.truncated
+            arrays["valid"][t] = step.valid
+            inputs = self._observe(arrays, t + 1)
             abandoned = step.start & ~step.valid & ~before.ended
             if abandoned.any():
-                self._abandon(abandoned, buffers, t)
+                self._abandon(abandoned, arrays, t)
             self._count_episodes(step)
         if values is not None:
-            self._acted = policy.act(self._step)
+            self._acted = policy.answer(inputs)
             values.append(self._acted.value)
         actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self.next_index))
         self.next_index += 1
         rest = {"actor": actor, "env": torch.arange(env.num_envs), "index": index, "initial_state": initial_state}
         return Unroll(**buffers | rest)
 
-    def _write_observation(self, buffers: dict[str, torch.Tensor], t: int) -> None:
-        start = torch.from_numpy(self._step.start)
-        buffers["observation"][t] = torch.from_numpy(self._step.observation)
-        buffers["start"][t] = start
-        buffers["last_action"][t] = masked_action(self.policy.last_action, start)
-        buffers["last_reward"][t] = torch.from_numpy(self._step.reward).masked_fill(start, 0.0)
+    def _observe(self, arrays: dict[str, Array], t: int) -> PolicyInput:
+        """Write what is seen at step t; return what the policy is given there."""
+        inputs = self.policy.inputs(self._step)
+        arrays["observation"][t] = self._step.observation
+        arrays["start"][t] = self._step.start
+        arrays["last_action"][t] = inputs.last_action.numpy()
+        arrays["last_reward"][t] = inputs.last_reward.numpy()
+        return inputs
 
-    def _abandon(self, columns: Array, buffers: dict[str, torch.Tensor], t: int) -> None:
+    def _abandon(self, columns: Array, arrays: dict[str, Array], t: int) -> None:
         """Mark the episodes of these columns, [B] bool, as abandoned at transition t (see `ddrl.types`)."""
         if t:
-            cut = buffers["valid"][t - 1] & ~buffers["terminated"][t - 1]
-            buffers["truncated"][t - 1] |= torch.from_numpy(columns) & cut
+            arrays["truncated"][t - 1] |= columns & arrays["valid"][t - 1] & ~arrays["terminated"][t - 1]
         self.abandoned += int(columns.sum())
         for column in np.flatnonzero(columns):
             self._end_episode(int(column), abandoned=True)
@@ -114,8 +119,8 @@ class UnrollCollector:
     def _count_episodes(self, step: EnvStep) -> None:
         self._returns += step.reward
         self._lengths += step.valid
-        self.agent_steps += int(step.valid.sum())
-        for column in np.flatnonzero(step.ended):
+        self.agent_steps += int(np.count_nonzero(step.valid))
+        for column in step.ended.nonzero()[0]:
             self._end_episode(int(column))
 
     def _end_episode(self, column: int, *, abandoned: bool = False) -> None:

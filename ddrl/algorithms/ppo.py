@@ -139,6 +139,7 @@ class Samples:
     observation: Tensor
     action: Tensor
     distribution: Tensor  # of the behaviour policy
+    log_mu: Tensor  # of the action under it
     values: Tensor  # V(x) before the first gradient step, or with `recompute_advantages` before the epoch's
     advantages: Tensor
     value_targets: Tensor
@@ -172,7 +173,8 @@ def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str 
         valid=batch.valid,
         gae_lambda=config.gae_lambda,
     )
-    per_step = (batch.observation[:-1], batch.action, batch.distribution, output.value[:-1], *estimates)
+    log_mu = network.family.log_probability(batch.distribution, batch.action)
+    per_step = (batch.observation[:-1], batch.action, batch.distribution, log_mu, output.value[:-1], *estimates)
     return Samples(*(tensor[batch.valid] for tensor in per_step))
 
 
@@ -182,19 +184,24 @@ def ppo_loss(
     """Return the loss, times `weight`, and the sums over samples that it is made of.
 
     It consists of clipped surrogate, value error and entropy (eq. 9), and the KL penalty of section 4 times `kl_cost`.
+    What costs nothing is only measured.
     """
     family, count = network.family, samples.batch_size
     no_reward = torch.zeros(1, count, device=samples.advantages.device)
     output = network(samples.observation[None], samples.action[None], no_reward, no_reward.bool(), ())
-    pi, values = output.distribution[0], output.value[0]
+    pi, values = output.distribution.squeeze(0), output.value.squeeze(0)
     log_pi = family.log_probability(pi, samples.action)
-    log_mu = family.log_probability(samples.distribution, samples.action)
-    ratio = importance_ratio("worker", log_pi, log_mu, log_mu, 1.0)
+    ratio = importance_ratio("worker", log_pi, samples.log_mu, samples.log_mu, 1.0)
     policy = clipped_surrogate(ratio, samples.advantages, config.clip_epsilon).sum()
     value = clipped_value_loss(values, samples.values, samples.value_targets, config.value_clip_epsilon).sum()
-    bonus, kl = family.entropy(pi).sum(), family.kl(samples.distribution, pi).sum()
-    loss = weight * (policy + config.value_cost * value - config.entropy_cost * bonus + kl_cost * kl)
-    return loss, {
+    bonus = family.entropy(pi if config.entropy_cost else pi.detach()).sum()
+    kl = family.kl(samples.distribution, pi if kl_cost else pi.detach()).sum()
+    loss = policy + config.value_cost * value
+    if config.entropy_cost:
+        loss = loss - config.entropy_cost * bonus
+    if kl_cost:
+        loss = loss + kl_cost * kl
+    return weight * loss, {
         "policy_loss": policy.item(),
         "value_loss": value.item(),
         "entropy": bonus.item(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, TypeAlias
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ddrl.interfaces import BatchNetwork, Reducer
 from ddrl.learners.data_parallel import split
+from ddrl.system.precision import autocast
 from ddrl.types import NetworkOutput, Unroll
 
 EPSILON = 1e-8
@@ -21,7 +23,7 @@ def evaluate(network: BatchNetwork, batch: Unroll, precision: str) -> NetworkOut
     """Return the network's distributions [T+1, B, P] and values [T+1, B] on a batch, without a state."""
     steps = (batch.length + 1) * batch.batch_size
     found = []
-    with torch.autocast(batch.reward.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+    with autocast(batch.reward.device, precision):
         for part in split(batch, min(batch.batch_size, -(-steps // network.piece_steps))):
             output = network(part.observation, part.last_action, part.last_reward, part.start, part.initial_state)
             found.append((output.distribution, output.value))
@@ -45,13 +47,12 @@ def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None
     Standard practice of PPO (Huang et al. 2022, core detail 7). A single step becomes 0.
     """
     chosen = advantages if valid is None else advantages[valid]
-    sums = torch.stack([torch.tensor(float(chosen.numel()), device=chosen.device), chosen.sum(), chosen.square().sum()])
-    sums = sums.double()
+    sums = torch.tensor([chosen.numel(), chosen.sum(), chosen.square().sum()], dtype=torch.float64)
     reducer.sum_([sums])
-    count = sums[0].clamp(min=1)
-    mean = sums[1] / count
-    deviation = (sums[2] / count - mean.square()).clamp(min=0).sqrt()
-    result = (advantages - mean.float()) / (deviation.float() + EPSILON)
+    count, total, squares = sums.tolist()
+    mean = total / max(1.0, count)
+    deviation = math.sqrt(max(0.0, squares / max(1.0, count) - mean * mean))
+    result = (advantages - mean) / (torch.tensor(deviation) + EPSILON)
     return result if valid is None else result.masked_fill(~valid, 0.0)
 
 

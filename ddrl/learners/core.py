@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -22,6 +23,7 @@ from ddrl.learners.optimizers import (
     make_optimizer,
     set_learning_rate,
 )
+from ddrl.system.precision import autocast
 from ddrl.types import Metrics, Unroll
 
 PartLoss = Callable[[Any, AnyBatch, float], tuple[Tensor, Metrics]]
@@ -69,9 +71,9 @@ class Setting:
     parameter_shards: int | None = None  # that each apply one gradient at a time; None: all at once, without locks
     shards: Shards | None = None  # the shards, if they are in processes of their own
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> AbstractContextManager[Any]:
         """Return a context in which networks compute in the run's precision."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+        return autocast(self.device, self.precision)
 
 
 def each_batch_once(config: object, batch: int) -> int:

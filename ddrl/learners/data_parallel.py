@@ -73,6 +73,8 @@ class ColumnParallel:
 
 def split(batch: AnyBatch, num_parts: int) -> list[AnyBatch]:
     """Split a batch into at most `num_parts` parts of about the same size, none empty unless the batch is."""
+    if num_parts == 1:
+        return [batch]
     edges = [round(i * batch.batch_size / num_parts) for i in range(num_parts + 1)]
     return [batch.columns(start, stop) for start, stop in itertools.pairwise(edges) if stop > start] or [batch]
 

@@ -62,6 +62,5 @@ def shared_minibatches(
     reducer.sum_([order])
     places = torch.full((total,), -1)
     places[numbers] = torch.arange(len(numbers))
-    for part in order.tensor_split(num_minibatches):
-        own = places[part]
-        yield own[own >= 0]
+    for own in places[order].tensor_split(num_minibatches):
+        yield own[own >= 0] if reducer.size > 1 else own

@@ -70,16 +70,16 @@ class Normalisation:
         """
         returns = torch.empty(fresh.reward.shape, dtype=torch.float64)
         zero = torch.zeros((), dtype=torch.float64)
-        all_rewards, all_starts = fresh.reward.cpu().double(), fresh.start.cpu()
+        all_rewards, goes_on = fresh.reward.cpu().double(), ~fresh.start.cpu().numpy()
         for columns in _generations(fresh):
             sources = list(zip(fresh.actor[columns].tolist(), fresh.env[columns].tolist(), strict=True))
-            running = torch.stack([self._returns.get(source, zero) for source in sources])
-            rewards = clipped_rewards(all_rewards[:, columns], self._reward_clipping)
-            # `start` has one entry more.
-            for t, (reward, start) in enumerate(zip(rewards, all_starts[:, columns], strict=False)):
-                running = self._discount * running.masked_fill(start, 0.0) + reward
-                returns[t, columns] = running
-            self._returns |= dict(zip(sources, running.unbind(), strict=True))
+            running = torch.stack([self._returns.get(source, zero) for source in sources]).numpy()
+            rewards = clipped_rewards(all_rewards[:, columns], self._reward_clipping).numpy()
+            decays = self._discount * goes_on[:, columns]  # one entry more
+            for t, reward in enumerate(rewards):  # in NumPy, whose operations on a few numbers cost less
+                rewards[t] = running = decays[t] * running + reward
+            returns[:, columns] = torch.from_numpy(rewards)
+            self._returns |= dict(zip(sources, torch.from_numpy(running.copy()).unbind(), strict=True))
         return returns
 
     def state_dict(self) -> dict[str, Any]:

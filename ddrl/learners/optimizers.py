@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ddrl.errors import NonFiniteError
+from ddrl.learners.adam import Adam
 from ddrl.system.config_types import STRICT, Fraction
 
 
@@ -185,8 +186,7 @@ def make_optimizer(parameters: Iterable[Tensor], config: RMSPropConfig | AdamCon
     """Return the optimizer that `config` describes, at its initial learning rate."""
     if isinstance(config, AdamConfig):
         betas = (config.beta1, config.beta2)
-        adam = _uncompiled(torch.optim.Adam)
-        return adam(parameters, lr=config.learning_rate, betas=betas, eps=config.epsilon, foreach=True)
+        return _uncompiled(Adam)(parameters, lr=config.learning_rate, betas=betas, eps=config.epsilon)
     return make_rmsprop(parameters, config)
 
 

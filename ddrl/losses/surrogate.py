@@ -43,14 +43,15 @@ def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: 
     if kind not in RATIOS:
         raise unknown_name("ratio", kind, RATIOS)
     impossible = log_pi == -math.inf
-    over_worker, over_target = (
-        (log_pi - log.detach()).masked_fill(impossible, -math.inf) for log in (log_worker, log_target)
-    )
+
+    def over(log_mu: Tensor) -> Tensor:
+        return (log_pi - log_mu.detach()).masked_fill(impossible, -math.inf)
+
     if kind == "worker":
-        return _exp(over_worker)
+        return _exp(over(log_worker))
     if kind == "target":
-        return _exp(over_target)
-    return _exp(torch.minimum(over_target, math.log(rho) + over_worker))
+        return _exp(over(log_target))
+    return _exp(torch.minimum(over(log_target), math.log(rho) + over(log_worker)))
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip_epsilon: float) -> Tensor:

@@ -89,13 +89,13 @@ class ActorCritic(nn.Module):
         """
         time, batch = observation.shape[:2]
         if self.observation_normaliser is not None:
-            observation = self.observation_normaliser(observation)
+            observation = self.observation_normaliser.forward(observation)
         found, seen, state = features(self, observation, last_action, last_reward, start, state)
-        distribution = self.policy(found).float()
+        distribution = self.policy.forward(found).float()
         if self.log_std is not None:
             distribution = torch.cat([distribution, self.log_std.expand_as(distribution)], dim=-1)
-        value = self.value(found if self.value_torso is None else self.value_torso(seen))
-        return NetworkOutput(distribution.unflatten(0, (time, batch)), value.float().view(time, batch), state)
+        value = self.value.forward(found if self.value_torso is None else self.value_torso.forward(seen))
+        return NetworkOutput(distribution.view(time, batch, -1), value.float().view(time, batch), state)
 
     def describe(self) -> dict[str, Any]:
         """Return layers and first weights as plain data, from which another library builds the same network."""

@@ -158,7 +158,7 @@ class MLPTorso(nn.Module):
         if self.scale != 1.0:
             x = x * self.scale
         for layer in self.layers:
-            x = self.activation(layer(x))
+            x = self.activation(layer.forward(x))
         return x
 
 

@@ -93,7 +93,7 @@ def features(
     flat, instruction = observation.flatten(0, 1), None
     if network.instructions is not None:
         flat, instruction = network.instructions(flat)
-    found: Tensor = network.torso(flat)
+    found = network.torso.forward(flat)  # a call of a module costs as much as a small layer
     if network.feed_last_action_and_reward:
         action = last_action.flatten(0, 1)
         action = action if last_action.is_floating_point() else F.one_hot(action, network.num_actions)
