@@ -46,12 +46,12 @@ class Policy:
             reward = reward.masked_fill(start, 0.0)
         return PolicyInput(torch.from_numpy(step.observation), action, reward, start, self.state)
 
-    @torch.inference_mode()
     def answer(self, inputs: PolicyInput) -> PolicyStep:
         """Act as `act` does, on inputs that `inputs` has returned for the newest step."""
-        distribution, self.state, version, value = self.inference.infer(inputs)
-        self.last_action = self.sampler(distribution, self._generator)
-        return PolicyStep(self.last_action, distribution, torch.full((len(inputs.start),), version), value)
+        with torch.inference_mode():
+            distribution, self.state, version, value = self.inference.infer(inputs)
+            self.last_action = self.sampler(distribution, self._generator)
+            return PolicyStep(self.last_action, distribution, torch.full((len(inputs.start),), version), value)
 
     def state_dict(self) -> dict[str, Any]:
         """Return recurrent state and generator; of a network of its own, also the parameters in use."""
@@ -96,11 +96,11 @@ class LocalInference:
         """Copy the parameters to act with into the network."""
         self.version = params.pull(self.network, unroll_index)
 
-    @torch.inference_mode()
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
-        """Make one step of the network for inputs [B, ...]."""
+        """Make one step of the network for inputs [B, ...], as the caller does in inference mode."""
         with self.autocast():
-            output = self.network.forward(*(part[None].to(self.device) for part in inputs[:4]), inputs.state)
+            parts = (part.to(self.device).unsqueeze(0) for part in inputs[:4])
+            output = self.network.forward(*parts, inputs.state)
         return PolicyOutput(output.distribution[0].cpu(), output.state, self.version, output.value[0])
 
     def state_dict(self) -> dict[str, Any]:

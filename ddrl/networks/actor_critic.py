@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ddrl.errors import UserError
+from ddrl.networks.direct import find_parts_directly
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.networks.initialisation import Orthogonal, TruncatedNormal, default_initialisation, linear
 from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
@@ -79,6 +80,7 @@ class ActorCritic(nn.Module):
             self.observation_normaliser = ObservationNormaliser(spec.observation_shape, normalised_observation_clip)
         if reward_normalisation:
             self.reward_normaliser = RewardNormaliser(normalised_reward_clip)
+        find_parts_directly(self)
 
     def forward(
         self, observation: Tensor, last_action: Tensor, last_reward: Tensor, start: Tensor, state: RecurrentState

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ddrl.errors import UserError
 from ddrl.networks.actor_critic import network_keys
+from ddrl.networks.direct import find_parts_directly
 from ddrl.networks.initialisation import linear
 from ddrl.networks.torsos import DeepTorso
 from ddrl.networks.trunk import PIECE_STEPS, features, make_trunk
@@ -68,6 +69,7 @@ class QNetwork(nn.Module):
         self.piece_steps = PIECE_STEPS["uint8" if isinstance(self.torso, DeepTorso) else "float32"]
         self.advantage = Head(size, head_size, spec.num_actions, generator)
         self.value = Head(size, head_size, 1, generator) if dueling else None
+        find_parts_directly(self)
 
     def forward(
         self, observation: Tensor, last_action: Tensor, last_reward: Tensor, start: Tensor, state: RecurrentState

@@ -122,7 +122,7 @@ def samples(spec: EnvSpec, count: int) -> ppo.Samples:
         observation.to(getattr(torch, spec.observation_dtype)),
         action,
         torch.randn(count, spec.distribution_size, generator=generator),
-        *torch.randn(3, count, generator=generator),
+        *torch.randn(4, count, generator=generator),
     )
 
 

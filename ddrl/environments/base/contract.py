@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from ddrl.errors import UserError
 from ddrl.types import Array, EnvSpec, EnvStep
+
+_LOW, _HIGH = np.float32(-1.0), np.float32(1.0)
 
 
 def first_step(observation: Array) -> EnvStep:
@@ -33,10 +36,10 @@ def accepted_actions(actions: Array, spec: EnvSpec, num_envs: int) -> Array:
     if actions.shape != (num_envs, spec.action_size) or actions.dtype != np.float32:
         wanted = f"float32 of shape ({num_envs}, {spec.action_size})"
         raise ValueError(f"actions must be {wanted}, not {actions.dtype} {actions.shape}")
-    if np.isnan(actions).any():
+    clipped: Array = np.minimum(np.maximum(actions, _LOW), _HIGH)
+    if math.isnan(np.add.reduce(clipped, axis=None)):
         rows = np.nonzero(np.isnan(actions).any(axis=1))[0].tolist()
         raise ValueError(f"actions hold NaN in the environments {rows}")
-    clipped: Array = np.clip(actions, np.float32(-1.0), np.float32(1.0))
     return clipped
 
 
