@@ -52,7 +52,7 @@ def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None
     count, total, squares = sums.tolist()
     mean = total / max(1.0, count)
     deviation = math.sqrt(max(0.0, squares / max(1.0, count) - mean * mean))
-    result = (advantages - mean) / (torch.tensor(deviation) + EPSILON)
+    result: Tensor = (advantages - mean) / (torch.tensor(deviation) + EPSILON)
     return result if valid is None else result.masked_fill(~valid, 0.0)
 
 

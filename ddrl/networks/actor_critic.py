@@ -97,7 +97,9 @@ class ActorCritic(nn.Module):
         if self.log_std is not None:
             distribution = torch.cat([distribution, self.log_std.expand_as(distribution)], dim=-1)
         value = self.value.forward(found if self.value_torso is None else self.value_torso.forward(seen))
-        return NetworkOutput(distribution.view(time, batch, -1), value.float().view(time, batch), state)
+        return NetworkOutput(
+            distribution.view(time, batch, distribution.shape[-1]), value.float().view(time, batch), state
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return layers and first weights as plain data, from which another library builds the same network."""
