@@ -10,10 +10,9 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddrl.errors import UserError
 from ddrl.peers.catalogue import Peer, peers
@@ -68,18 +67,18 @@ def measured(
     chosen = [known[name] for name in names] if names else _able(known, config.algorithm)
     for one in chosen:
         one.check(config.algorithm)
-    runs: list[tuple[str, int, Callable[..., Speed]]] = [(OURS, config.topology.learner_threads, _ours(config))]
-    runs += [(one.name, count, _theirs(one, config, count)) for one in chosen for count in threads]
+    subjects = [_ours(config)] + [_theirs(one, config, count) for one in chosen for count in threads]
     found = []
     for repeat in range(1, repeats + 1):
-        for name, count, measure in runs:
+        for subject in subjects:
+            where = f"repeat {repeat}/{repeats}, {subject.system}"
             try:
-                speed = measure(system=name, threads=count, repeat=repeat, seconds=seconds)
+                speed = subject.measure(repeat, seconds)
             except UserError as error:
-                note(f"repeat {repeat}/{repeats}, {name}: {error}")
+                note(f"{where}: {error}")
                 continue
             found.append(speed)
-            note(f"repeat {repeat}/{repeats}, {name}, {count} threads: {speed.frames_per_second:,.0f} frames/s")
+            note(f"{where}, {subject.threads} threads: {speed.frames_per_second:,.0f} frames/s")
     return found
 
 
@@ -93,20 +92,22 @@ def _able(known: Mapping[str, Peer], algorithm: str) -> list[Peer]:
     raise UserError(f"ddrl peers speed: no peer that runs {algorithm} is installed; type: make peers")
 
 
-def _ours(config: RunConfig) -> Callable[..., Speed]:
+def _ours(config: RunConfig) -> Subject:
     if config.topology.runtime == "ray":
         raise UserError("key 'topology.runtime': our code is measured in one process; allowed: serial, threads")
     far = ENDLESS * 100
     values = to_json(config) | {"env_frames": far, "tracking": []}
     values |= {"recording": {"period_frames": far}, "checkpoint": values["checkpoint"] | {"period_frames": far}}
     values["evaluation"] = values["evaluation"] | {"period_frames": None, "final_versions": 1}
-    return partial(_measure, [sys.executable, "-m", "ddrl.peers.own"], values, {}, _skip(config))
+    command = [sys.executable, "-m", "ddrl.peers.own"]
+    variables = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return Subject(OURS, config.topology.learner_threads, command, values, variables, _skip(config))
 
 
-def _theirs(peer: Peer, config: RunConfig, threads: int) -> Callable[..., Speed]:
+def _theirs(peer: Peer, config: RunConfig, threads: int) -> Subject:
     request = request_of(config, threads=threads) | {"agent_steps": ENDLESS}
     request["evaluation"] = request["evaluation"] | {"episodes": 0, "versions": 1}
-    return partial(_measure, [peer.python, peer.driver], request, peer.variables, _skip(config))
+    return Subject(peer.name, threads, [peer.python, peer.driver], request, peer.variables, _skip(config))
 
 
 def _skip(config: RunConfig) -> int:
@@ -115,67 +116,67 @@ def _skip(config: RunConfig) -> int:
     return Builder(config, torch.device("cpu")).spec.frame_skip
 
 
-def _measure(
-    command: Sequence[str | Path],
-    request: Mapping[str, Any],
-    variables: Mapping[str, str],
-    frame_skip: int,
-    *,
-    system: str,
-    threads: int,
-    repeat: int,
-    seconds: float,
-) -> Speed:
-    """Measure one system once. Raise `UserError` where it fails, or makes no two updates in time."""
-    keep = {"PYTHONPATH": str(Path(__file__).parents[2])} if system == OURS else {}
-    given = {"OMP_NUM_THREADS": str(threads), **keep, **variables}
-    first: tuple[dict[str, Any], float] | None = None
-    versions = ""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        driver(command, request, Path(folder, "log"), name=system, variables=given) as running,
-    ):
-        for message in running.messages():
-            if message["kind"] == "started":
-                versions = ", ".join(f"{name} {number}" for name, number in message["versions"].items())
-            if message["kind"] != "progress" or not message["updated"]:
-                if message["kind"] == "progress" and message["seconds"] > LONGEST * seconds:
-                    break
-                continue
-            if first is None:
-                if message["seconds"] >= WARM_UP * seconds:
-                    first = (message, running.tree.cpu_seconds())
-            elif message["seconds"] - first[0]["seconds"] >= seconds:
-                cpu = running.tree.cpu_seconds() - first[1]
-                found = _speed(first[0], message, cpu, running.tree.peak_mib, frame_skip, system, threads, repeat)
-                return replace(found, versions=versions)
-    raise UserError(f"{system}: made no two updates in {LONGEST * seconds:,.0f} s; allowed: more --seconds")
+class Mark(NamedTuple):
+    """An update at which a measurement begins or ends."""
+
+    done: Mapping[str, Any]
+    """What the driver says of its progress."""
+    cpu_seconds: float
+    """Of all processes so far."""
 
 
-def _speed(
-    first: Mapping[str, Any],
-    last: Mapping[str, Any],
-    cpu: float,
-    peak: float,
-    skip: int,
-    system: str,
-    threads: int,
-    repeat: int,
-) -> Speed:
-    keys = ("steps", "seconds", "gradient_steps", "trained_samples")
-    steps, seconds, gradient_steps, samples = (last[key] - first[key] for key in keys)
-    return Speed(
-        system=system,
-        threads=threads,
-        repeat=repeat,
-        frames_per_second=round(steps * skip / seconds, 1),
-        cpu_seconds_per_1000_frames=round(1000 * cpu / (steps * skip), 4),
-        peak_memory_mib=round(peak, 1),
-        gradient_steps_per_step=round(gradient_steps / steps, 5),
-        trained_samples_per_step=round(samples / steps, 3),
-        steps=steps,
-        seconds=round(seconds, 2),
-    )
+@dataclass(frozen=True)
+class Subject:
+    """A system that is measured, with its number of torch's threads."""
+
+    system: str
+    threads: int
+    command: Sequence[str | Path]
+    request: Mapping[str, Any]
+    variables: Mapping[str, str]
+    frame_skip: int
+
+    def measure(self, repeat: int, seconds: float) -> Speed:
+        """Measure it once. Raise `UserError` where it fails, or makes no two updates in time."""
+        variables = {"OMP_NUM_THREADS": str(self.threads), **self.variables}
+        first: Mark | None = None
+        versions = ""
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            driver(self.command, self.request, Path(folder, "log"), name=self.system, variables=variables) as running,
+        ):
+            for message in running.messages():
+                if message["kind"] == "started":
+                    versions = ", ".join(f"{name} {number}" for name, number in message["versions"].items())
+                if message["kind"] != "progress" or not message["updated"]:
+                    if message["kind"] == "progress" and message["seconds"] > LONGEST * seconds:
+                        break
+                    continue
+                if first is None:
+                    if message["seconds"] >= WARM_UP * seconds:
+                        first = Mark(message, running.tree.cpu_seconds())
+                elif message["seconds"] - first.done["seconds"] >= seconds:
+                    last = Mark(message, running.tree.cpu_seconds())
+                    return self._between(first, last, repeat, running.tree.peak_mib, versions)
+        raise UserError(f"{self.system}: made no two updates in {LONGEST * seconds:,.0f} s; allowed: more --seconds")
+
+    def _between(self, first: Mark, last: Mark, repeat: int, peak_mib: float, versions: str) -> Speed:
+        keys = ("steps", "seconds", "gradient_steps", "trained_samples")
+        steps, seconds, gradient_steps, samples = (last.done[key] - first.done[key] for key in keys)
+        frames = steps * self.frame_skip
+        return Speed(
+            system=self.system,
+            threads=self.threads,
+            repeat=repeat,
+            frames_per_second=round(frames / seconds, 1),
+            cpu_seconds_per_1000_frames=round(1000 * (last.cpu_seconds - first.cpu_seconds) / frames, 4),
+            peak_memory_mib=round(peak_mib, 1),
+            gradient_steps_per_step=round(gradient_steps / steps, 5),
+            trained_samples_per_step=round(samples / steps, 3),
+            steps=steps,
+            seconds=round(seconds, 2),
+            versions=versions,
+        )
 
 
 def table(speeds: Sequence[Speed]) -> list[dict[str, str]]:
