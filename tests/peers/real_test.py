@@ -46,6 +46,8 @@ def test_a_peer_trains_and_learns(tmp_path: Path, name: str, algorithm: str) -> 
     assert run.manifest["peer"]["name"] == name
     assert STEPS <= run.manifest["agent_steps"] < 2 * STEPS
     assert run.manifest["peer"]["gradient_steps"] > 0
+    if algorithm == "impact":  # batches are traversed again, and count as frames once
+        assert run.manifest["peer"]["trained_samples"] > run.manifest["agent_steps"]
     assert len(final_episodes(run)) == 4
     returns = training_returns(run)["value"]
     assert 10 < returns.iloc[0] < 40

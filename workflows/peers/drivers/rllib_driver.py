@@ -72,7 +72,7 @@ def learn(
         result = algorithm.train()
         learned = result.get("learners", {}).get(ONE_POLICY, {})
         # What the learner has consumed: the processes that act may be ahead of it.
-        if queue:
+        if queue is not None:  # it is false while it is empty
             reporter.steps = queue._total_puts * batch
         else:
             sampled = int(result["num_env_steps_sampled_lifetime"])
