@@ -64,6 +64,16 @@ def test_the_loss_is_equation_9(task: str, value_clip: float | None, kl_cost: fl
 
 
 @every_task
+def test_a_divergence_that_costs_nothing_is_measured_and_not_learned_from(task: str) -> None:
+    rig = Rig("ppo", SPECS[task])
+    samples = ppo.prepare(rig.network, rig.unroll(drift=0.3), rig.config)
+    far = replace(samples, distribution=samples.distribution * torch.inf)  # as an action that is impossible now
+    loss, metrics = ppo.ppo_loss(rig.network, far, rig.config, 0.0, 1.0)
+    assert loss.item() == loss_of(rig, samples)
+    assert not math.isfinite(metrics["kl"])
+
+
+@every_task
 def test_a_minibatch_s_parts_add_up(task: str) -> None:
     rig = Rig("ppo", SPECS[task])
     samples = ppo.prepare(rig.network, rig.unroll(drift=0.3), rig.config)
