@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import yaml
@@ -46,3 +47,8 @@ def test_continuous_integration_installs_by_hash() -> None:
     assert [workflow["env"]["HASHED"] for workflow in workflows] == [1] * len(WORKFLOWS)
     makefile = (ROOT / "Makefile").read_text()
     assert "--require-hashes -r $(1)" in makefile and "$(call hashed,constraints-hashed.txt)" in makefile
+
+
+def test_the_repository_holds_no_links_which_lead_to_folders_of_one_machine() -> None:
+    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert [line for line in listed.splitlines() if line.startswith("120000")] == []
