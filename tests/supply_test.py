@@ -50,5 +50,5 @@ def test_continuous_integration_installs_by_hash() -> None:
 
 
 def test_the_repository_holds_no_links_which_lead_to_folders_of_one_machine() -> None:
-    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    assert [line for line in listed.splitlines() if line.startswith("120000")] == []
+    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert [line for line in listed.stdout.splitlines() if line.startswith("120000")] == []

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ddrl.errors import UserError
 from ddrl.networks.direct import find_parts_directly
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
-from ddrl.networks.initialisation import Orthogonal, TruncatedNormal, default_initialisation, linear
+from ddrl.networks.initialisation import Kind, default_initialisation, linear
 from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
 from ddrl.networks.torsos import Torso, described, make_torso
 from ddrl.networks.trunk import PIECE_STEPS, features, make_trunk
@@ -33,7 +33,7 @@ class ActorCritic(nn.Module):
         feed_last_action_and_reward: bool = False,
         separate_value_network: bool = False,
         initial_log_std: float = 0.0,
-        initialisation: TruncatedNormal | Orthogonal | None = None,
+        initialisation: Kind | None = None,
         observation_normalisation: bool = False,
         normalised_observation_clip: float | None = 10.0,
         reward_normalisation: bool = False,

@@ -1,4 +1,4 @@
-"""Initialisation of layers: the two kinds in the papers' code, as configuration keys, and functions that make layers.
+"""Initialisation of layers: the kinds in the papers' code, as configuration keys, and functions that make layers.
 
 All weights are drawn from the generator that is passed, biases start at 0. LSTMs: `ddrl.networks.recurrent`.
 """
@@ -14,6 +14,9 @@ from pydantic.dataclasses import dataclass
 from torch import Generator, nn
 
 from ddrl.system.config_types import STRICT
+
+Gain = float | Literal["glorot"] | None
+"""How the weights of a layer start: orthogonal with this gain, as Glorot and Bengio (2010), or truncated normal."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -47,19 +50,35 @@ class Orthogonal:
         return self.hidden_gain, self.policy_gain, self.value_gain
 
 
-Initialisation = Annotated[TruncatedNormal | Orthogonal, Field(discriminator="name")]
-"""A configuration key; `name` says which of the two."""
+@dataclass(frozen=True, config=STRICT)
+class Glorot:
+    """Uniform weights of variance 2 / (fan_in + fan_out) (Glorot and Bengio 2010): TensorFlow's default.
+
+    RLlib's networks for images had it; weights of its value head have the norm 1 in any direction (normc_initializer).
+    """
+
+    name: Literal["glorot"] = "glorot"
+
+    @property
+    def gains(self) -> tuple[Gain, Gain, Gain]:
+        """Gains of hidden layers, policy head and value head, a row of which is orthogonal."""
+        return "glorot", "glorot", 1.0
+
+
+Kind = TruncatedNormal | Orthogonal | Glorot
+Initialisation = Annotated[Kind, Field(discriminator="name")]
+"""A configuration key; `name` says which of them."""
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
-def default_initialisation(network: str) -> TruncatedNormal | Orthogonal:
+def default_initialisation(network: str) -> Kind:
     """Return the initialisation of a network if a configuration names none: orthogonal for PPO's `tanh_mlp` only."""
     return Orthogonal() if network == "tanh_mlp" else TruncatedNormal()
 
 
-def linear(inputs: int, outputs: int, generator: Generator, gain: float | None = None) -> nn.Linear:
-    """Return a linear layer with orthogonal weights of this gain, or truncated normal ones (None)."""
+def linear(inputs: int, outputs: int, generator: Generator, gain: Gain = None) -> nn.Linear:
+    """Return a linear layer whose weights start as `gain` says."""
     return _initialised(nn.Linear(inputs, outputs, device="meta"), inputs, generator, gain)
 
 
@@ -68,7 +87,7 @@ def convolution(
     outputs: int,
     kernel: int,
     generator: Generator,
-    gain: float | None = None,
+    gain: Gain = None,
     *,
     stride: int = 1,
     padding: int = 0,
@@ -78,15 +97,17 @@ def convolution(
     return _initialised(layer, inputs * kernel * kernel, generator, gain)
 
 
-def _initialised(layer: Layer, fan_in: int, generator: Generator, gain: float | None) -> Layer:
+def _initialised(layer: Layer, fan_in: int, generator: Generator, gain: Gain) -> Layer:
     # The layer comes from the meta device: made on the CPU, it would first draw from the global generator. `to_empty`
     # would do the same as this loop, but imports 500 modules (sympy) in each process that builds a network.
     for name, parameter in layer.named_parameters(recurse=False):
         setattr(layer, name, nn.Parameter(torch.empty(parameter.shape)))
     deviation = 1.0 / math.sqrt(fan_in)
     nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
-    if gain is not None:
-        # After the draws above, not instead of them, so that a seed keeps the weights that it has always had.
+    # After the draws above, not instead of them, so that a seed keeps the weights that it has always had.
+    if gain == "glorot":
+        nn.init.xavier_uniform_(layer.weight, generator=generator)
+    elif gain is not None:
         nn.init.orthogonal_(layer.weight, gain, generator=generator)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

@@ -1,7 +1,7 @@
 """Torsos: networks that map observations [N, ...] to features [N, size]. Images are uint8, channels first.
 
-Pixels are scaled by 1/255 here, unless a torso has another `pixel_scale`. `gain` is that of orthogonal weights; None
-means truncated normal weights.
+Pixels are scaled by 1/255 here, unless a torso has another `pixel_scale`. `gain` says how weights start
+(`ddrl.networks.initialisation`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddrl.errors import UserError, unknown_name
-from ddrl.networks.initialisation import convolution, linear
+from ddrl.networks.initialisation import Gain, convolution, linear
 from ddrl.types import EnvSpec
 
 IMAGE_SCALE = 1.0 / 255.0
@@ -51,7 +51,7 @@ class ConvolutionalTorso(nn.Module):
         layers: Layers,
         hidden: int,
         generator: torch.Generator,
-        gain: float | None = None,
+        gain: Gain = None,
         *,
         pad_same: bool = False,
         pixel_scale: float = IMAGE_SCALE,
@@ -86,7 +86,7 @@ class ConvolutionalTorso(nn.Module):
 class ResidualBlock(nn.Module):
     """x + conv(relu(conv(relu(x)))) with 3x3 convolutions that keep the shape [N, C, H, W]."""
 
-    def __init__(self, channels: int, generator: torch.Generator, gain: float | None = None) -> None:
+    def __init__(self, channels: int, generator: torch.Generator, gain: Gain = None) -> None:
         super().__init__()
         self.first = convolution(channels, channels, 3, generator, gain, padding=1)
         self.second = convolution(channels, channels, 3, generator, gain, padding=1)
@@ -107,7 +107,7 @@ class DeepTorso(nn.Module):
         self,
         shape: tuple[int, int, int],
         generator: torch.Generator,
-        gain: float | None = None,
+        gain: Gain = None,
         *,
         pixel_scale: float = IMAGE_SCALE,
     ) -> None:
@@ -146,7 +146,7 @@ class MLPTorso(nn.Module):
         activation: Callable[[Tensor], Tensor],
         scale: float,
         generator: torch.Generator,
-        gain: float | None = None,
+        gain: Gain = None,
     ) -> None:
         super().__init__()
         self.size, self.activation, self.scale = size, activation, scale
@@ -187,7 +187,7 @@ def make_torso(
     spec: EnvSpec,
     network: str,
     generator: torch.Generator,
-    gain: float | None = None,
+    gain: Gain = None,
     *,
     convolutions_only: bool = False,
     mlp_size: int | None = None,

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ddrl.networks.initialisation import Gain
 from ddrl.networks.instruction_encoder import InstructionChannel, as_seen_by_torso, instruction_channel
 from ddrl.networks.recurrent import ResettingLSTM
 from ddrl.networks.torsos import Torso, make_torso
@@ -36,7 +37,7 @@ def make_trunk(
     *,
     lstm_size: int,
     feed_last_action_and_reward: bool,
-    gain: float | None = None,
+    gain: Gain = None,
     convolutions_only: bool = False,
     mlp_size: int | None = None,
     scaled_pixels: bool = True,

@@ -14,7 +14,9 @@ from torch import nn
 
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.initialisation import (
+    Glorot,
     Initialisation,
+    Kind,
     Orthogonal,
     TruncatedNormal,
     convolution,
@@ -32,7 +34,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def make(network: str, initialisation: TruncatedNormal | Orthogonal | None = None, **keys: bool) -> ActorCritic:
+def make(network: str, initialisation: Kind | None = None, **keys: bool) -> ActorCritic:
     spec = FLOATS if network == "tanh_mlp" else IMAGES
     return ActorCritic(spec, network=network, generator=generator(), initialisation=initialisation, **keys)
 
@@ -65,6 +67,24 @@ def test_orthogonal_weights_have_their_gain(gain: float) -> None:
     assert gain_of(convolution(4, 16, 3, generator(), gain)) == pytest.approx(gain, rel=1e-5)
 
 
+def test_glorot_weights_are_uniform_and_scaled_by_both_fans() -> None:
+    for layer, fans in (
+        (linear(400, 500, generator(), "glorot"), 900),
+        (convolution(8, 64, 9, generator(), "glorot"), (8 + 64) * 81),
+    ):
+        weights = layer.weight.detach().numpy() / math.sqrt(6 / fans)
+        assert 0.99 < abs(weights).max() <= 1.0
+        assert weights.std() == pytest.approx(1 / math.sqrt(3), abs=0.005)
+
+
+def test_a_glorot_network_has_a_value_head_of_norm_1_as_rllibs() -> None:
+    made = make("vision", Glorot())
+    assert gain_of(made.value) == pytest.approx(1.0)
+    for layer in [*layers_of(made.torso), made.policy]:
+        fans = layer.weight[0].numel() + layer.weight[:, 0].numel()
+        assert 0.9 < float(layer.weight.abs().max()) / math.sqrt(6 / fans) <= 1.0
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_network_takes_every_gain_and_biases_start_at_0(network: str) -> None:
     gains = Orthogonal(hidden_gain=1.5, policy_gain=0.25, value_gain=0.75)
@@ -87,9 +107,10 @@ def test_a_network_without_the_key_starts_as_its_source_has_it(network: str) -> 
 
 
 def test_a_configuration_names_the_one_it_wants() -> None:
-    adapter = TypeAdapter[TruncatedNormal | Orthogonal](Initialisation)
+    adapter = TypeAdapter[Kind](Initialisation)
     assert adapter.validate_python({"name": "orthogonal", "policy_gain": 1.0}) == Orthogonal(policy_gain=1.0)
     assert adapter.validate_python({"name": "truncated_normal"}) == TruncatedNormal()
+    assert adapter.validate_python({"name": "glorot"}) == Glorot()
     for wrong in ({"name": "xavier"}, {"name": "truncated_normal", "policy_gain": 1.0}, {"policy_gain": 1.0}, {}):
         with pytest.raises(ValidationError):
             adapter.validate_python(wrong)

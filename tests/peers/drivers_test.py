@@ -197,12 +197,14 @@ def test_the_network_that_a_request_describes_is_ours(task: str, settings: dict[
     assert described["gains"] == list(ours.gains)
 
 
-@pytest.mark.parametrize("gain", [None, 0.5])
-def test_first_weights_are_of_the_requested_kind(gain: float | None) -> None:
+@pytest.mark.parametrize("gain", [None, 0.5, "glorot"])
+def test_first_weights_are_of_the_requested_kind(gain: float | str | None) -> None:
     layer = torch.nn.Linear(400, 100)
     networks.initialise(layer, gain)
     assert not layer.bias.any()
-    if gain:
+    if gain == "glorot":
+        assert 0.99 < float(layer.weight.abs().max()) / (6 / 500) ** 0.5 <= 1.0
+    elif isinstance(gain, float):
         torch.testing.assert_close(layer.weight @ layer.weight.T, gain**2 * torch.eye(100), rtol=1e-3, atol=1e-4)
     else:
         assert float(layer.weight.abs().max()) <= 2 / 20 + 1e-6

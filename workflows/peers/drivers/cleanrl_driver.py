@@ -159,7 +159,7 @@ def script_of(request: Mapping[str, Any], settings: Settings, discrete: bool) ->
     if network["recurrent"]:
         raise Refused("CleanRL's scripts here have no recurrent network")
     torso, gains = network["torso"], network["gains"]
-    if any(ours is None or abs(ours - theirs) > 1e-6 for ours, theirs in zip(gains, GAINS)):  # noqa: B905
+    if any(not isinstance(ours, float) or abs(ours - theirs) > 1e-6 for ours, theirs in zip(gains, GAINS)):  # noqa: B905
         settings.differs("initialisation", str(gains), f"orthogonal {GAINS}", "its scripts have it fixed")
     if request["task"]["kind"] == "atari":
         if {key: torso.get(key) for key in ATARI} != ATARI or network["separate"]:

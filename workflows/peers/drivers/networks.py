@@ -70,8 +70,8 @@ def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
     return F.pad(x, [part for total in missing for part in (total // 2, total - total // 2)])
 
 
-def initialise(module: nn.Module, gain: float | None) -> None:
-    """Set all layers of a module: orthogonal weights of this gain, or (None) normal ones cut at two deviations."""
+def initialise(module: nn.Module, gain: float | str | None) -> None:
+    """Set all layers: orthogonal weights of this gain, "glorot", or (None) normal ones cut at two deviations."""
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
             continue
@@ -79,7 +79,9 @@ def initialise(module: nn.Module, gain: float | None) -> None:
             inputs = layer.weight[0].numel()
             deviation = 1.0 / math.sqrt(inputs)
             nn.init.trunc_normal_(layer.weight, 0.0, deviation, -2 * deviation, 2 * deviation)
+        elif gain == "glorot":
+            nn.init.xavier_uniform_(layer.weight)
         else:
-            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.orthogonal_(layer.weight, float(gain))
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)

@@ -35,7 +35,7 @@ OBSERVATION = "obs"
 class TorsoEncoder(Encoder):
     """The torso of the request."""
 
-    def __init__(self, cfg: Any, space: Any, torso: Mapping[str, Any], gain: float | None) -> None:
+    def __init__(self, cfg: Any, space: Any, torso: Mapping[str, Any], gain: float | str | None) -> None:
         super().__init__(cfg)
         self.torso = Torso(space[OBSERVATION].shape, torso)
         initialise(self.torso, gain)
