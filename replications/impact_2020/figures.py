@@ -57,6 +57,11 @@ def discrete_author(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: p
     return _games(curves, wall_clock, published, "discrete_author")
 
 
+def rllib_atari(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: pd.DataFrame) -> Figure:
+    """Return the same figure of the runs with the settings of RLlib's reference results."""
+    return _games(curves, wall_clock, published, "rllib_atari")
+
+
 def _games(curves: pd.DataFrame, wall_clock: pd.DataFrame, published: pd.DataFrame, experiment: str) -> Figure:
     styles = _of_names(ALGORITHMS)
 

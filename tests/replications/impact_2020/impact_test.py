@@ -42,7 +42,7 @@ from tests.analysis.fakes import write_timed
 ROOT = Path(__file__).parents[3] / "replications"
 PAPER = "impact_2020"
 ABLATIONS = ("target_clipping", "target_frequency", "circular_buffer", "workers")
-EXPERIMENTS = ("continuous", "discrete", "continuous_author", "discrete_author", *ABLATIONS)
+EXPERIMENTS = ("continuous", "discrete", "continuous_author", "discrete_author", "rllib_atari", *ABLATIONS)
 ALGORITHMS = {"impact": 3000.0, "ppo": 2000.0, "impala": 900.0}
 EPISODES = 50
 """Of the final evaluation at scale workstation."""
@@ -92,14 +92,15 @@ def test_each_algorithm_has_a_setting_of_its_own_in_one_experiment() -> None:
     assert len(set(networks)) == 1  # the paper has the same for all three
 
 
-def test_every_algorithm_sees_pixels_from_0_to_255_where_the_settings_are_the_authors() -> None:
-    for run in expand_unchecked(PAPER, "workstation", root=ROOT, experiments=["discrete_author"]):
+def test_every_algorithm_sees_pixels_from_0_to_255_where_the_settings_are_the_authors_or_rllibs() -> None:
+    for run in expand_unchecked(PAPER, "workstation", root=ROOT, experiments=["discrete_author", "rllib_atari"]):
         assert run.config["hyperparameters"]["scaled_pixels"] is False
+        assert run.config["hyperparameters"]["initialisation"] == {"name": "glorot"}
 
 
 def test_ppos_value_counts_twice_what_rllib_says_since_rllibs_loss_has_no_half() -> None:
     experiments = load_experiments(ROOT / PAPER)
-    stated = {"continuous": 0.5, "continuous_author": 0.5, "discrete": 1.0, "discrete_author": 1.0}
+    stated = {"continuous": 0.5, "continuous_author": 0.5, "discrete": 1.0, "discrete_author": 1.0, "rllib_atari": 1.0}
     for name, rllib in stated.items():
         task = experiments[name].scales["paper"].environments[0]
         hyperparameters = experiments[name].paper_setting("ppo", task)["hyperparameters"]
@@ -337,6 +338,7 @@ def drawn(results: Path, name: str) -> Any:
     [
         ("continuous_author", {"continuous_author"}),
         ("discrete_author", {"discrete_author"}),
+        ("rllib_atari", {"rllib_atari"}),
         ("continuous_control", {"continuous"}),
         ("discrete_control", {"discrete"}),
         ("target_network", {"target_clipping", "target_frequency"}),
