@@ -35,8 +35,8 @@ ROW = {
 
 def test_returns_are_a_line_each_and_what_has_not_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = {"ratio": "", "ci90_low": "", "ci90_high": "", "verdict": "not_run", "library": "SB3"}
-    rows = [ROW | {"metric": name, "pair": name} for name in ("mean_return", "final_return")]
-    rows += [row | nothing | {"peer_variant": "sb3", "pair": f"{row['pair']} of sb3"} for row in rows]
+    rows = [ROW | {"metric": name} for name in ("mean_return", "final_return")]
+    rows += [row | nothing | {"peer_variant": "sb3"} for row in rows]
     monkeypatch.setattr(evidence, "rows", lambda key, name: tuple(rows))
     page = peers.learning("controls_2026")
     assert page.count("| RLlib 2.60.0 |") == 2

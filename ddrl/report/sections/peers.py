@@ -47,7 +47,7 @@ def shown_learning(rows: Iterable[Row], subject: str) -> list[Row]:
     for both in grouped(rows, "experiment", "environment", "peer_variant").values():
         found = [
             min(same, key=lambda row: (row["verdict"] == "not_run", row["origin"] != subject))
-            for same in grouped(both, "pair").values()
+            for same in grouped(both, "metric").values()
         ]
         ran = [row for row in found if row["verdict"] != "not_run"]
         shown += ran or found[:1]
