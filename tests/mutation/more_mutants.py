@@ -376,8 +376,8 @@ LEARNERS = (
         "running_returns_never_begin_anew",
         "the scale of rewards is of returns over many episodes",
         "ddrl/learners/normalisation.py",
-        "self._discount * running.masked_fill(start, 0.0) + reward",
-        "self._discount * running + reward",
+        "decays = self._discount * goes_on[:, columns]",
+        "decays = self._discount + 0.0 * goes_on[:, columns]",
         "tests/learners/normalisation_test.py",
     ),
     mutant(

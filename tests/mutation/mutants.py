@@ -37,8 +37,9 @@ def mutant(name: str, breaks: str, file: str, old: str, new: str, *tests: str, g
     return Mutant(name, breaks, (Edit(file, old, new),), tests, golden)
 
 
-FED = "torch.from_numpy(step.reward).masked_fill(start, 0.0),"
-WRITTEN = "torch.from_numpy(self._step.reward).masked_fill(start, 0.0)"
+SEEN = "self.last_action, torch.from_numpy(step.reward)"
+FED = "self.inference.infer(inputs)"
+WRITTEN = 'arrays["last_reward"][t] = inputs.last_reward.numpy()'
 PLAYED = "step = self._env.step(self._policy.act(self._last).action.numpy())"
 POLICY, UNROLL, EVALUATOR = "ddrl/actors/policy.py", "ddrl/actors/unroll.py", "ddrl/actors/evaluator.py"
 ACTING = ("tests/actors/unroll_test.py", "tests/algorithms/acted_test.py")
@@ -113,18 +114,17 @@ AUDITED = (
         "old_last_action_at_a_start",
         "an episode begins with the last action of the one before it",
         POLICY,
-        "return action.masked_fill(start if action.dim() == 1 else start.unsqueeze(-1), 0)",
-        "return action",
+        "action = action.masked_fill(start if action.dim() == 1 else start.unsqueeze(-1), 0)",
+        "pass",
         *ACTING,
     ),
-    Mutant(
+    mutant(
         "old_last_reward_at_a_start",
         "an episode begins with the last reward of the one before it, for actor and learner alike",
-        (
-            Edit(POLICY, FED, "torch.from_numpy(step.reward),"),
-            Edit(UNROLL, WRITTEN, "torch.from_numpy(self._step.reward)"),
-        ),
-        ACTING,
+        POLICY,
+        "reward = reward.masked_fill(start, 0.0)",
+        "pass",
+        *ACTING,
     ),
     Mutant(
         "statistics_before_the_update",
@@ -150,7 +150,7 @@ AUDITED = (
         "the actor's network never sees a reward, the learner's does",
         POLICY,
         FED,
-        "torch.zeros(len(start)),",
+        "self.inference.infer(inputs._replace(last_reward=torch.zeros(len(inputs.start))))",
         *ACTING,
         golden=("r2d2_memory", "v_trace_lstm"),
     ),
@@ -159,16 +159,18 @@ AUDITED = (
         "the learner's network never sees a reward, the actor's does",
         UNROLL,
         WRITTEN,
-        "torch.zeros(len(start))",
+        'arrays["last_reward"][t] = 0.0',
         *ACTING,
         golden=("r2d2_memory", "v_trace_lstm"),
     ),
-    Mutant(
+    mutant(
         "nobody_fed_a_last_reward",
         "no network ever sees a reward",
-        (Edit(POLICY, FED, "torch.zeros(len(start)),"), Edit(UNROLL, WRITTEN, "torch.zeros(len(start))")),
-        ACTING,
-        ("r2d2_memory", "v_trace_lstm"),
+        POLICY,
+        SEEN,
+        "self.last_action, torch.zeros(len(step.start))",
+        *ACTING,
+        golden=("r2d2_memory", "v_trace_lstm"),
     ),
     mutant(
         "first_episodes_to_finish",
@@ -237,8 +239,8 @@ AUDITED = (
         "a replay holds the recurrent states after its steps as if they were those before",
         UNROLL,
         "            if states is not None:\n                states.append(policy.state)\n"
-        "            acted, self._acted = self._acted or policy.act(before), None\n",
-        "            acted, self._acted = self._acted or policy.act(before), None\n"
+        "            acted, self._acted = self._acted or policy.answer(inputs), None\n",
+        "            acted, self._acted = self._acted or policy.answer(inputs), None\n"
         "            if states is not None:\n                states.append(policy.state)\n",
         *ACTING,
         golden=("r2d2_memory",),

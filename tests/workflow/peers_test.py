@@ -33,7 +33,7 @@ def test_environments_are_built_before_the_runs_that_need_them(with_peer):
     assert code == 0, output
     planned = jobs(output)
     names = [path.stem for path in (with_peer.root / "workflows/peers").glob("*.txt")]
-    assert planned["peer_environment"] == len(names) == 4
+    assert planned["peer_environment"] == len(names) == 5
     assert planned["train"] > 0
     assert ".peers/stable_baselines3/.ready" in output
     config = next(
