@@ -117,8 +117,9 @@ rule peer_speed:
     log:
         f"results/{SCALE}/peers/{{paper}}/{{experiment}}/{{variant}}/{{environment}}.log",
     localrule: True
-    # Nothing else of this workflow runs meanwhile. On a cluster, too, all systems are measured on one machine.
-    threads: workflow.cores
+    # Nothing else of this workflow runs meanwhile. On a cluster, which has no number of cores, the job is local, too: all
+    # systems are measured on one machine.
+    threads: workflow.resource_settings.cores or 1
     params:
         peers=lambda wildcards: ",".join(
             peers_beside(wildcards.paper, wildcards.experiment, wildcards.variant)
