@@ -52,3 +52,10 @@ def test_continuous_integration_installs_by_hash() -> None:
 def test_the_repository_holds_no_links_which_lead_to_folders_of_one_machine() -> None:
     listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert [line for line in listed.stdout.splitlines() if line.startswith("120000")] == []
+
+
+def test_no_committed_result_names_a_folder_of_one_machine() -> None:
+    place = re.compile(r"(?<![\w.])/(root|home|work|tmp|Users)/\w")
+    files = [*(ROOT / "results/reference").rglob("*.json"), *(ROOT / "results/reference").rglob("*.csv")]
+    assert files
+    assert [str(path.relative_to(ROOT)) for path in files if place.search(path.read_text(encoding="utf-8"))] == []

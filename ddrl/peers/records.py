@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +25,8 @@ from ddrl.types import Episode, Metrics
 CURVES = "curves.jsonl"
 LAGS = ("policy_lag_mean", "policy_lag_max")
 """Metrics of every run; 0 for a driver that reports none, since it waits for each update."""
+PLACE = re.compile(r"(?<![\w.])/\w[\w.-]*/\w|\b[A-Z]:\\")
+"""An absolute path, which means something on one machine alone."""
 
 
 class PeerRecords:
@@ -91,7 +94,7 @@ class PeerRecords:
             "name": self._peer.name,
             "title": self._peer.title,
             "versions": dict(self._versions),
-            "effective": message["effective"],
+            "effective": {key: value for key, value in message["effective"].items() if not PLACE.search(str(value))},
             "unmapped": message["unmapped"],
             "gradient_steps": message["gradient_steps"],
             "trained_samples": message["trained_samples"],

@@ -41,7 +41,8 @@ def train(request, settings, reporter):
     reporter.progress(force=True)
     counts = reporter.counts()
     versions.play(reporter, lambda state, share, count: [[float(state), 7]] * count)
-    return {**counts, "effective": {"lr": rate}, "parameters": 12}
+    places = {"folder": "/home/me/run", "words": "--to=/home/me/run"}
+    return {**counts, "effective": {"lr": rate} | places, "parameters": 12}
 
 HOW = {
     "killed": lambda reporter: os.kill(os.getpid(), signal.SIGKILL),
