@@ -37,7 +37,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     )
 )
 """Folders of `ddrl/`, and files at its root, from the ground up: each imports what stands on lower floors alone."""
-AT_THE_ROOT = {"__init__", "errors", "interfaces", "types"}
+AT_THE_ROOT = {"__init__", "__main__", "errors", "interfaces", "types"}
 NEVER = {
     "ddrl.losses": {"ddrl.types", "ddrl.interfaces", "ddrl.system"},
     "ddrl.algorithms": {"ddrl.coordinator", "ddrl.environments"},

@@ -101,8 +101,13 @@ def _above(name: str) -> list[str]:
 
 
 def room_of(name: str, packages: Iterable[str], depth: int) -> str:
-    """The folder of a file, at most so many deep, or its own name where it stands at the root."""
+    """The folder of a file, at most so many deep, or its own name where it stands at the root.
+
+    `ddrl/__main__.py` only enters the command line, so it counts as a file of `ddrl/cli/`.
+    """
     parts = name.split(".")[1:]
+    if parts == ["__main__"]:
+        return "cli"
     folder = parts if name in packages else parts[:-1]
     return "/".join(folder[:depth]) or (parts[0] if parts else "ddrl")
 

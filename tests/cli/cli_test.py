@@ -135,6 +135,17 @@ def test_a_reader_that_has_seen_enough_is_no_error(results: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("module", ["ddrl", "ddrl.cli"])
+@pytest.mark.parametrize(("words", "code"), [(["list", "algorithms"], 0), (["list", "algorithms", "impla"], 2)])
+def test_the_package_and_its_command_line_run_as_modules_like_the_installed_command(
+    module: str, words: list[str], code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == code
+    own = capfd.readouterr()
+    done = subprocess.run([sys.executable, "-m", module, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, own.out, own.err)
+
+
 def test_verify_passes_a_whole_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", str(run)]) == 0
     assert "whole" in capsys.readouterr().out
