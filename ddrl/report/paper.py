@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddrl.report.sections import runs
-from ddrl.report.sections.answers import after_runs, answer_sentence, answers, best_findings, effect_note
+from ddrl.report.sections.answers import after_runs, answer, answers, best_findings, effect_note
 from ddrl.report.sections.cells import cells, not_read, protocols, uncovered
 from ddrl.report.sections.chosen import behind
 from ddrl.report.sections.claims import claims, without_run
@@ -47,7 +47,7 @@ def report_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict
             short_title=short_title(paper),
             byline=_byline(paper),
             summary=paper.get("summary", ""),
-            answer=answer_sentence(findings),
+            answer=answer(findings, statements["cells"]),
             after_runs=after_runs(findings),
             answers=lines,
             effects=effect_note(lines),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ddrl.report.sections.answers import after_runs, answer_sentence, answers, best_findings, effect_note
+from ddrl.report.sections.answers import after_runs, answer, answers, best_findings, effect_note
 from ddrl.report.sections.chosen import LEDGER, younger_rules
 from ddrl.report.sections.claims import ledger
 from ddrl.report.sections.coverage import (
@@ -61,7 +61,7 @@ def suite_data(tables: Tables, summary: dict[str, Any], origin: Origin) -> dict[
             short_title=TITLE,
             byline=_byline(summary["papers"]),
             summary="",
-            answer=answer_sentence(findings),
+            answer=answer(findings, statements["cells"]),
             after_runs=after_runs(findings),
             answers=lines,
             effects=effect_note(lines),

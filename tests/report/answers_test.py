@@ -1,4 +1,4 @@
-"""The first page: one sentence, and one line for each claim with its effect beside what is too small to count."""
+"""The first page: the answer, and one line for each claim with its effect beside what is too small to count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from ddrl.papers.paper import load_paper
 from ddrl.report.paper import short_title
-from ddrl.report.sections.answers import after_runs, answer_sentence, answers, best_findings, effect_note
+from ddrl.report.sections.answers import after_runs, answer, answers, best_findings, effect_note
 from ddrl.report.sections.document import Plot, Row
 
 ROOT = Path(__file__).parents[2] / "replications"
@@ -74,7 +74,37 @@ def test_the_first_page_says_after_how_many_runs_a_test_or_settings_came() -> No
     ],
 )
 def test_the_answer_says_how_many_claims_hold_in_one_sentence(verdicts: list[str], sentence: str) -> None:
-    assert answer_sentence(claim(str(n), verdict) for n, verdict in enumerate(verdicts)) == sentence
+    assert answer((claim(str(n), verdict) for n, verdict in enumerate(verdicts)), {}) == sentence
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "cells", "said"),
+    [
+        (
+            ["not_run"] * 6,
+            {"equivalent": 10, "not_run": 68},
+            "Of the 10 published cells that our runs compare with, 10 are equivalent. "
+            "No run has tested any of the 6 claims yet.",
+        ),
+        (
+            ["inconclusive"],
+            {"consistent": 1, "below": 2, "inconclusive": 3, "not_comparable": 4, "not_run": 5},
+            "Of the 6 published cells that our runs compare with, 1 is consistent with ours, 2 lie above what we reach "
+            "and 3 are inconclusive. Of the 1 claim that our runs speak of, 1 remains open.",
+        ),
+        ([], {"above": 1}, "Of the 1 published cell that our runs compare with, 1 lies below what we reach."),
+        (
+            ["not_run"],
+            {"inconclusive": 2, "not_comparable": 1, "not_run": 5},
+            "No run has tested any of the 1 claim yet.",
+        ),
+        ([], {}, "There is nothing to decide yet."),
+    ],
+)
+def test_the_answer_begins_with_the_published_cells_where_their_numbers_compare_with_ours(
+    verdicts: list[str], cells: dict[str, int], said: str
+) -> None:
+    assert answer([claim(str(n), verdict) for n, verdict in enumerate(verdicts)], cells) == said
 
 
 def test_each_claim_has_one_line_and_those_that_hold_come_first() -> None:

@@ -1,4 +1,4 @@
-"""What a report says first: one sentence, then one line for each claim with its effect as an interval."""
+"""What a report says first: the answer, then one line for each claim with its effect as an interval."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ddrl.papers.claim_verdicts import CLAIM_VERDICTS, DECIDED, VERDICTS, said
 from ddrl.report.sections.cells import ORIGINS
 from ddrl.report.sections.document import Answer, Answers, Plot, Row
+from ddrl.report.sections.first_page import Verdicts, tally
 from ddrl.report.sections.numbers import interval, number
 from ddrl.report.sections.tables import grouped
 from ddrl.report.sections.text import counted, listed
@@ -16,6 +17,8 @@ MARGIN = 1.25
 """How far the axis of an effect reaches beyond its interval and its lines."""
 NARROW = 0.02
 """Lines that are no further apart, as a part of the axis, look like one."""
+NOT_COMPARED = ("not_comparable", "not_run")
+"""Verdicts on published cells that say nothing of their number beside ours."""
 FEW_TASKS = 2
 """As many tasks are named; of more only their number is."""
 
@@ -45,12 +48,28 @@ def _has_interval(row: Row) -> bool:
     return bool(row["effect"] and row["ci95_low"])
 
 
-def answer_sentence(findings: Iterable[Row]) -> str:
-    """Return the answer of a report in one sentence, from one finding for each claim."""
+def answer(findings: Iterable[Row], cells: Verdicts) -> str:
+    """Return the answer of a report: what its runs say of published cells, then of claims, one finding for each claim.
+
+    Published cells stand in it where their verdict says at least of one how its number compares with ours.
+    """
+    return " ".join(filter(None, (_of_cells(cells), _of_claims(findings)))) or "There is nothing to decide yet."
+
+
+def _of_cells(cells: Verdicts) -> str:
+    """Return `Of the 3 published cells that our runs compare with, 2 are equivalent and 1 is inconclusive.`"""
+    compared = {name: count for name, count in cells.items() if name not in NOT_COMPARED}
+    if not any(count for name, count in compared.items() if name != "inconclusive"):
+        return ""
+    return tally("cells", compared, " that our runs compare with", "the ")
+
+
+def _of_claims(findings: Iterable[Row]) -> str:
+    """Return a sentence on how many claims are decided and how; empty without any claim."""
     found = Counter(row["verdict"] for row in findings)
     without = found.pop("not_run", 0)
     if not found:
-        return f"No run has tested any of the {counted(without, 'claim')} yet."
+        return f"No run has tested any of the {counted(without, 'claim')} yet." if without else ""
     decided, others = _parts(found, decided=True), _parts(found, decided=False)
     number = sum(found[name] for name in DECIDED)
     first = [f"{number} {'is' if number == 1 else 'are'} decided: {listed(decided)}"] if decided else []

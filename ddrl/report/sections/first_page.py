@@ -73,14 +73,17 @@ def stated(facts: Iterable[Fact]) -> tuple[Fact, ...]:
     return tuple(fact for fact in facts if fact.value)
 
 
-def tally(kind: str, found: Verdicts, which: str = "") -> str:
-    """Return `Of 5 claims, 2 are supported, 1 is contradicted and 2 have no run.`; empty without any such verdict."""
+def tally(kind: str, found: Verdicts, which: str = "", article: str = "") -> str:
+    """Return `Of 5 claims, 2 are supported, 1 is contradicted and 2 have no run.`; empty without any such verdict.
+
+    `article` stands before the count of all, `which` behind the noun.
+    """
     parts = []
     for verdict, phrase in VERDICTS[kind].items():
         if count := found.get(verdict):
             singular, plural = phrase.split("|")
             parts.append(f"{count} {singular if count == 1 else plural}")
-    return f"Of {counted(sum(found.values()), NOUNS[kind])}{which}, {listed(parts)}." if parts else ""
+    return f"Of {article}{counted(sum(found.values()), NOUNS[kind])}{which}, {listed(parts)}." if parts else ""
 
 
 def _counts(kind: str, found: Verdicts) -> tuple[Count, ...]:
