@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddrl.papers.paper import load_paper
+from ddrl.regression.report_texts import pdf_lines
+from ddrl.report import pdf_bytes
 from ddrl.report.paper import short_title
 from ddrl.report.sections.answers import after_runs, answer, answers, best_findings, effect_note
-from ddrl.report.sections.document import Plot, Row
+from ddrl.report.sections.document import Document, Origin, Plot, Row, as_json
+from ddrl.report.sections.spans import Span
 
 ROOT = Path(__file__).parents[2] / "replications"
 EFFECT = {
@@ -105,6 +109,60 @@ def test_the_answer_begins_with_the_published_cells_where_their_numbers_compare_
     verdicts: list[str], cells: dict[str, int], said: str
 ) -> None:
     assert answer([claim(str(n), verdict) for n, verdict in enumerate(verdicts)], cells) == said
+
+
+def test_claims_without_a_run_share_the_last_line() -> None:
+    rows = [claim("a", "inconclusive"), claim("b", "not_run"), claim("c", "not_run")]
+    *_, last = answers(best_findings(rows, "reference"), "reference").rows
+    assert (last.verdict, last.said, last.title, last.seeds, last.tasks) == ("not_run", "2 not run", "B; C", "", "")
+    (alone,) = answers([claim("b", "not_run")], "reference").rows
+    assert (alone.said, alone.title) == ("not run", "B")
+    assert answers([claim("a", "inconclusive")], "reference").rows[0].title == "A"
+
+
+def test_the_lines_of_a_paper_with_many_claims_and_few_tests_end_on_the_first_page(tmp_path: Path) -> None:
+    claims = load_paper(ROOT / "impala_2018").claims
+    late = {"late_runs": "90", "resettled_runs": "15", "redefined_runs": "15", "plan_runs": "90"}
+    verdicts = ["inconclusive"] * 16 + ["not_run"] * (len(claims) - 16)
+    lines = [
+        answers(
+            [
+                claim(one.name, verdict, title=one.title, **EFFECT, **(late if n % 2 else {}))
+                for n, (one, verdict) in enumerate(zip(claims, verdicts, strict=True))
+            ],
+            "reference",
+        )
+    ]
+    assert len(claims) > 35
+    page = document(answer="An answer of two lines. " * 5, answers=lines, effects=effect_note(lines))
+    path = tmp_path / "report.pdf"
+    path.write_bytes(pdf_bytes(page, tmp_path))
+    effect = [place for place, line in pdf_lines(path).items() if line.startswith("Effect: each claim")]
+    assert [place.split(" line ")[0] for place in effect] == ["page 1"]
+
+
+def document(**fields: Any) -> dict[str, Any]:
+    """The data of a report on IMPALA without any section."""
+    title = "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures"
+    whole = Document(
+        kind="paper",
+        above="A replication of",
+        title=title,
+        short_title="IMPALA",
+        byline=(Span("Lasse Espeholt et al. Proceedings of the 35th International Conference on Machine Learning"),),
+        summary="",
+        scale="reference",
+        date="1 January 2026",
+        finished="2026-01-01T00:00:00+00:00",
+        facts=(),
+        after_runs="",
+        verdict="",
+        tallies=(),
+        sections=(),
+        origin=Origin("results", "0", "ddrl report"),
+        **fields,
+    )
+    return as_json(whole)
 
 
 def test_each_claim_has_one_line_and_those_that_hold_come_first() -> None:

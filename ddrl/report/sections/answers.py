@@ -88,8 +88,11 @@ def _parts(found: Counter[str], *, decided: bool) -> list[str]:
 
 
 def answers(findings: Iterable[Row], subject: str, title: str = "") -> Answers:
-    """Return the line of each finding on a paper, under a title."""
-    return Answers([_answer(row, subject) for row in findings], title)
+    """Return the line of each finding on a paper, under a title; all claims without a run share the last one."""
+    found = list(findings)
+    lines = [_answer(row, subject) for row in found if row["verdict"] != "not_run"]
+    without = [row["title"] for row in found if row["verdict"] == "not_run"]
+    return Answers([*lines, *([_without_run(without)] if without else [])], title)
 
 
 def effect_note(groups: Iterable[Answers]) -> str:
@@ -110,16 +113,21 @@ def effect_note(groups: Iterable[Answers]) -> str:
     )
 
 
+def _without_run(titles: list[str]) -> Answer:
+    """Return the line of the claims without a run."""
+    label = said("not_run") if len(titles) == 1 else f"{len(titles)} {said('not_run')}"
+    return Answer("not_run", label, "; ".join(titles), plot=None, seeds="", origin="", tasks="", every_task="")
+
+
 def _answer(row: Row, subject: str) -> Answer:
     names = [name for name in row["tasks"].split("; ") if name]
-    tested = row["verdict"] != "not_run"
     return Answer(
         verdict=row["verdict"],
         said=said(row["verdict"], row.get("obstacle", "").partition(";")[0]),  # the table of claims has all of them
         title=row["title"],
         plot=_plot(row),
-        seeds=number(row["seeds"]) if tested else "",
-        origin="; ".join(filter(None, (_whose(row, subject), _late(row)))) if tested else "",
+        seeds=number(row["seeds"]),
+        origin="; ".join(filter(None, (_whose(row, subject), _late(row)))),
         tasks=", ".join(names) if len(names) <= FEW_TASKS else counted(len(names), "task"),
         every_task=listed(names),
     )

@@ -146,7 +146,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Answer:
-    """The line of a claim on the first page; without an effect there is no plot."""
+    """The line of a claim on the first page, or of all without a run; without an effect there is no plot."""
 
     verdict: str
     said: str
