@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,6 +18,7 @@ from ddrl.bench.topology import Repeat, measure_whole
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, fingerprint, to_json
 from ddrl.training.records import manifest
+from ddrl.training.records.recorder import write_json
 
 PARTS = ("simulation", "inference", "training_part")
 
@@ -61,6 +63,19 @@ def bench(
         }
         keep(result)
     return result
+
+
+def write_result(path: Path, result: Any) -> None:
+    """Write a result as JSON, where a number that there is not (the bound with a GPU) is null."""
+    write_json(path, _without_nan(result))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def measure(config: RunConfig, seconds: float, known: dict[str, Parts] | None = None) -> Repeat:

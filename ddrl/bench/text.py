@@ -32,6 +32,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "lag mean": ("policy_lag_mean", ".1f"),
 }
 """Column -> the number of a repeat that it shows, and its form."""
+_SIZES = ("num_actors", "envs_per_actor", "env_threads", "learner_threads")
 _SWEPT = ("bound", "ratio", "actor duty", "learn duty", "cpu busy", "others", "lag mean")
 
 
@@ -80,11 +81,11 @@ def _repeats(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Yield the rows of topologies, the fastest first."""
-    yield row("", ("actors", "envs", "learn thr", "training", "lowest", "highest", "to best", *_SWEPT))
+    yield row("", ("actors", "envs", "env thr", "learn thr", "training", "lowest", "highest", "to best", *_SWEPT))
     ordered = sorted(measurements, key=lambda one: -one["median_training_frames_per_second"])
     for one in ordered:
         topology = one["config"]["topology"]
-        sizes = [str(topology[name]) for name in ("num_actors", "envs_per_actor", "learner_threads")]
+        sizes = [str(topology[name]) for name in _SIZES]
         to_best = shown(statistics.median(speed_ratios(one, ordered[0])), FRACTION)
         speeds = spread([repeat["training"] for repeat in one["repeats"]], WHOLE)
         yield row(system_of(topology), [*sizes, *speeds, to_best, *medians(one["repeats"], _SWEPT)])

@@ -124,9 +124,9 @@ def resume(parsed: argparse.Namespace) -> int:
 def bench(parsed: argparse.Namespace) -> None:
     from ddrl import bench
     from ddrl.bench.defaults import read_settings
+    from ddrl.bench.measure import write_result
     from ddrl.bench.sweep import parse_axes
     from ddrl.training.config.overrides import merged, parse_settings
-    from ddrl.training.records.recorder import write_json
 
     overrides = read_settings(parsed.config) if parsed.config else {}
     if parsed.network:
@@ -135,7 +135,7 @@ def bench(parsed: argparse.Namespace) -> None:
         overrides = merged(overrides, {"precision": parsed.precision})
     overrides = merged(overrides, parse_settings(parsed.set, "--set "))
     _check_folder(parsed.json)
-    keep = partial(write_json, parsed.json) if parsed.json else lambda result: None
+    keep = partial(write_result, parsed.json) if parsed.json else lambda result: None
     measuring: dict[str, Any] = {"seconds": parsed.seconds, "repeats": parsed.repeats, "note": say, "keep": keep}
     if parsed.all is not None:
         if parsed.algorithm or parsed.runtime or parsed.inference or parsed.sweep is not None:

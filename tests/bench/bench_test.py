@@ -232,6 +232,7 @@ def test_topologies_are_measured_in_turn_and_the_best_is_named_with_its_spread(
     one_round = [f"{name}, {actors} x 8 environments, 1 learner thread" for actors in (1, 2) for name in RUNTIMES]
     assert order == [f"repeat {index}/2, {topology}" for index in (1, 2) for topology in one_round]
     assert shown.out.count("\nbest: ") == 2
+    assert "env thr" in shown.out
     assert "serial / threads, each at its best: " in shown.out
     result = json.loads(file.read_text())
     assert len(result["measurements"]) == 4

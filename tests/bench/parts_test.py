@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from ddrl import bench
+from ddrl.analysis.tables.suite import _benchmarks
 from ddrl.bench import parts
+from ddrl.bench.measure import write_result
 from ddrl.training.config.run_config import RunConfig
 from tests.runs import config
 
@@ -50,6 +53,19 @@ def test_without_a_bound_none_is_shown_and_the_reason_is(gpu: list[str]) -> None
     assert "nan" not in text
     assert "bound -, ratio -" in text
     assert "no bound: a GPU trains" in text
+
+
+def test_a_file_of_a_gpu_is_a_row_without_a_bound(gpu: list[str], tmp_path: Path) -> None:
+    result = bench.bench([config(device="auto", topology={"runtime": "threads"})], seconds=0.2, repeats=1, note=print)
+    (folder := tmp_path / "reference" / "bench").mkdir(parents=True)
+    hardware = result["hardware"]
+    for name, card in (("with.json", "a GPU"), ("without.json", None)):
+        write_result(folder / name, result | {"hardware": hardware | {"gpu": card}})
+        assert "NaN" not in (folder / name).read_text()
+    ((row,), (problem,)) = _benchmarks(tmp_path)
+    assert row["frames_per_second"] == result["measurements"][0]["median_training_frames_per_second"]
+    assert (row["bound"], row["ratio"]) == (None, None)
+    assert problem["file"].endswith("without.json")
 
 
 def test_with_a_bound_no_reason_is_given() -> None:

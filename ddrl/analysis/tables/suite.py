@@ -156,12 +156,18 @@ def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 
 def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of one measurement. Raise ValueError if its numbers are missing or not finite."""
+    """Return the row of one measurement. Raise ValueError if its numbers are missing or not finite.
+
+    With a GPU a measurement has no bound and no ratio to it.
+    """
     config, topology = found["config"], found["config"]["topology"]
     repeats = [float(repeat["training"]) for repeat in found["repeats"]]
     lags = [float(repeat["policy_lag_mean"]) for repeat in found["repeats"]]
-    medians = [float(found["median_bound_frames_per_second"]), float(found["median_ratio"])]
-    if not repeats or not all(abs(value) <= LARGEST for value in (*repeats, *lags, *medians)):
+    bound = [found["median_bound_frames_per_second"], found["median_ratio"]]
+    if not (found["hardware"].get("gpu") and bound == [None, None]):
+        bound = [float(value) for value in bound]
+    finite = (*repeats, *lags, *(value for value in bound if value is not None))
+    if not repeats or not all(abs(value) <= LARGEST for value in finite):
         raise ValueError("repeats must be finite numbers, and at least one")
     return {
         "source": "bench",
@@ -175,8 +181,8 @@ def _benchmark(found: Mapping[str, Any]) -> dict[str, Any]:
         "machine": machine(found["hardware"]),
         "runs": len(repeats),
         **_spread(repeats),
-        "bound": medians[0],
-        "ratio": medians[1],
+        "bound": bound[0],
+        "ratio": bound[1],
         "policy_lag_mean": statistics.median(lags),
         "limiting_part": str(found["limiting_part"]),
     }
