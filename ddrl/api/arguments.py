@@ -6,7 +6,6 @@ NumPy's numbers and arrays become Python's, so that a sweep may run over `np.ara
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from ddrl.errors import UserError, file_error, is_of_a_file
-
-SHOWN = 80
-"""Letters of a refused value that an error shows."""
+from ddrl.system.wording import shortened
 
 
 @contextmanager
@@ -33,8 +30,7 @@ def one_line() -> Iterator[None]:
 
 def refused(name: str, allowed: str, value: object) -> UserError:
     """Return the error of an argument of another kind than is allowed."""
-    shown = textwrap.shorten(" ".join(repr(value).split()), SHOWN, placeholder=" ...")
-    return UserError(f"{name} must be {allowed} (got {shown})")
+    return UserError(f"{name} must be {allowed} (got {shortened(repr(value))})")
 
 
 def plain(value: Any) -> Any:

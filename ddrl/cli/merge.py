@@ -27,6 +27,7 @@ from ddrl.errors import UserError
 from ddrl.system.files import read_file, replacing
 from ddrl.system.locks import locked
 from ddrl.system.parquet import read_frame
+from ddrl.system.wording import shortened
 from ddrl.training.config.run_config import parse_run_config, to_json
 from ddrl.training.records.recorder import TIMING_METRICS
 
@@ -183,7 +184,7 @@ def _manifest(directory: Path, place: tuple[str, ...]) -> Mapping[str, Any] | st
             return f"{found.file.name}: {found.detail}"
         return next(problems(directory), None) or found.manifest
     except Exception as error:
-        return f"cannot be read: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return f"cannot be read: {type(error).__name__}: {shortened(error)}"
 
 
 _COMPARED: Mapping[str, tuple[Callable[[Found], tuple[str, ...]], Callable[[Found], Mapping[str, Any]]]] = {

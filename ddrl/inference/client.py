@@ -17,6 +17,7 @@ from ddrl.inference import proof, wire
 from ddrl.inference.endpoint import Endpoint, target
 from ddrl.inference.service import METHOD, NAME, OPTIONS
 from ddrl.inference.wire import TensorSpec, WireError
+from ddrl.system.wording import shortened
 from ddrl.types import Array, EnvSpec, EnvStep
 
 FATAL = (
@@ -140,7 +141,7 @@ class Connection:
         except StopIteration:
             raise LearnerLost("the learner ended the stream") from None
         except grpc.RpcError as error:
-            code, details = error.code(), " ".join(printable(str(error.details())).split())[:LONGEST_DETAILS]
+            code, details = error.code(), shortened(printable(str(error.details())), LONGEST_DETAILS)
             too_large = code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details
             if code in FATAL or too_large:
                 raise UserError(f"the learner at {self._address} refuses this worker: {details}") from None

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from ddrl.errors import UserError, unknown_name
 from ddrl.system.files import read_file
 from ddrl.system.text_files import read_yaml
+from ddrl.system.wording import shortened
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError
 
-SHOWN = 60
-"""Number of characters of a wrong value that its error message repeats."""
 SCHEMAS = Path(__file__).parents[2] / "workflows" / "schemas"
 
 
@@ -77,5 +76,5 @@ def _explained(error: ValidationError, where: str) -> UserError:
     if error.validator == "enum" and isinstance(error.validator_value, list):
         return unknown_name(f"value of '{key}':", error.instance, map(str, error.validator_value), where=where)
     found = repr(error.instance)
-    said = error.message.replace(found, f"{found[:SHOWN]}...") if len(found) > SHOWN else error.message
+    said = error.message.replace(found, shortened(found))
     return UserError(f"{where}: key '{key}': {said}" if key else f"{where}: {said}")

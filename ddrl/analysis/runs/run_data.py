@@ -19,6 +19,7 @@ from ddrl.errors import UserError
 from ddrl.papers.schema import check, schema
 from ddrl.system.files import read_file
 from ddrl.system.parquet import read_frame, read_table
+from ddrl.system.wording import shortened
 
 KEYS = ["origin", "paper", "experiment", "variant", "environment", "env_label", "seed"]
 """Columns that name a run; `origin` is "run" (the reader's own) or "reference" (committed)."""
@@ -275,7 +276,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).replace("Could not open Parquet input source '<Buffer>': ", "").split())[:160]
+    return shortened(str(error).replace("Could not open Parquet input source '<Buffer>': ", ""))
 
 
 def read_curves(path: Path) -> pd.DataFrame:
@@ -316,7 +317,7 @@ def read_lineage(path: Path) -> pd.DataFrame | None:
     try:
         table = read_frame(read_file(path))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{path}: not valid Parquet: {' '.join(str(error).split())[:160]}") from None
+        raise UserError(f"{path}: not valid Parquet: {shortened(error)}") from None
     missing = [name for name in DECISION if name not in table]
     if missing:
         raise UserError(f"{path}: has no column '{missing[0]}'")

@@ -43,6 +43,7 @@ from ddrl.papers.table_names import REFERENCE, TABLES
 from ddrl.system.csv_cells import table_as_csv
 from ddrl.system.files import read_file, replacing, write_whole
 from ddrl.system.parquet import read_frame
+from ddrl.system.wording import shortened
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,6 @@ def read(folder: Path, names: Sequence[str]) -> dict[str, pd.DataFrame]:
         except FileNotFoundError:
             raise UserError(f"{path}: no such file; run 'python -m ddrl.analysis aggregate' first") from None
         except (pa.ArrowException, OSError, ValueError) as error:
-            reason = " ".join(str(error).replace(str(path), path.name).split())[:160]
+            reason = shortened(str(error).replace(str(path), path.name))
             raise UserError(f"{path}: damaged: {reason}; run 'python -m ddrl.analysis aggregate' again") from None
     return found

@@ -19,6 +19,7 @@ from ddrl.analysis.runs.problems import Problem, portable
 from ddrl.analysis.runs.run_data import LARGEST, machine
 from ddrl.papers.table_names import REFERENCE
 from ddrl.system.files import read_file
+from ddrl.system.wording import shortened
 
 FOLDER = "peers"
 """The folder of such files, in the results of a scale and among those that are committed."""
@@ -82,7 +83,7 @@ def peer_speed(paper: str, results: Path, scale: str) -> tuple[pd.DataFrame, lis
         try:
             rows += [row | {"origin": origin, "file": file} for row in _rows(_name(path), json.loads(read_file(path)))]
         except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-            reason = f"has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]
+            reason = f"has no {error}" if isinstance(error, KeyError) else shortened(error)
             problems.append(Problem(origin, paper, FOLDER, "", "", 0, path, "damaged", reason))
     return as_table(rows), problems
 

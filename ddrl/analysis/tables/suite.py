@@ -33,6 +33,7 @@ from ddrl.papers.experiments import Roots, folder_of, system_label, system_of
 from ddrl.papers.paper import Paper, load_paper
 from ddrl.papers.table_names import SUITE_TABLES
 from ddrl.system.files import read_file
+from ddrl.system.wording import shortened
 
 _RUN_GROUP = ["origin", "paper", "experiment", "variant", "variant_label", "environment", "env_label"]
 _SYSTEM = ["paper", "origin", "experiment", "variant", "environment", "system", "network", "precision", *LAYOUT]
@@ -150,7 +151,7 @@ def _benchmarks(results: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
             several = dict(found).get("measurements", [{}])
             rows += [_benchmark(found | one) | {"file": file} for one in several]
         except (OSError, ValueError, RecursionError, KeyError, TypeError, UserError) as error:
-            reason = f"has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]
+            reason = f"has no {error}" if isinstance(error, KeyError) else shortened(error)
             problems.append({"origin": "bench", "paper": "", "file": file, "what": "damaged", "detail": reason})
     return rows, problems
 

@@ -24,6 +24,7 @@ from ddrl.interfaces import Hyperparameters, System
 from ddrl.system.config_types import STRICT
 from ddrl.system.plugins import ALGORITHMS
 from ddrl.system.text_files import read_json, read_yaml
+from ddrl.system.wording import shortened
 from ddrl.training.config.population import Population, check_population
 from ddrl.training.config.topology import Topology
 from ddrl.training.config.topology_checks import check_topology
@@ -37,8 +38,6 @@ ELSEWHERE = {
     "total_timesteps": "env_frames",
 }
 """Words that other libraries have for keys -> the last part of ours."""
-LONGEST_SHOWN = 120
-"""Letters of a value in an error."""
 NO_MAPPING = {"union_tag_invalid", "union_tag_not_found", "model_attributes_type", "dataclass_type"}
 """pydantic's types of errors for a value that should be a mapping with the keys of a dataclass."""
 
@@ -244,8 +243,7 @@ def _explain(problem: Any, target: Any, prefix: str, algorithm: Algorithm | None
 
 def _shown(value: Any) -> str:
     """Return a value in one short text; a key in a file without a value has none."""
-    text = "no value" if value is None else repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+    return "no value" if value is None else shortened(repr(value))
 
 
 def _place(target: Any, location: list[str]) -> tuple[list[str], list[str], list[Any]]:
