@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, overload
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from ddrl.learners.stepping import check_part, stepping
 
 
 class Adam(Optimizer):
@@ -49,25 +51,14 @@ class Adam(Optimizer):
         saved = [self.state.get(parameter, {}) for parameter in self._parameters]
         for name, vector in (("exp_avg", self._mean), ("exp_avg_sq", self._mean_square)):
             for part, own in zip(saved, self._parts(vector), strict=True):
-                if any(saved) and (name not in part or part[name].shape != own.shape):
-                    raise ValueError(f"Adam's {name} is missing, or not of its parameter's shape")
+                if any(saved):
+                    check_part("Adam", name, part, own)
                 own.copy_(part.get(name, torch.zeros_like(own)))
         self._steps = torch.tensor(max(float(part.get("step", 0.0)) for part in saved))
         self._show_state()
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Make one update from the parameters' `.grad`; first call `closure`, if given, and return its loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _step(self) -> None:
+        """Make one update from the parameters' `.grad`."""
         (group,) = self.param_groups
         (beta1, beta2), gradient, update = group["betas"], self._gradient, self._update
         found = (torch.zeros_like(one) if one.grad is None else one.grad for one in self._parameters)
@@ -78,4 +69,5 @@ class Adam(Optimizer):
         roots = torch.sqrt(self._mean_square, out=gradient).div_((1 - beta2**steps) ** 0.5).add_(group["eps"])
         torch.mul(self._mean, -group["lr"] / (1 - beta1**steps), out=update).div_(roots)
         torch._foreach_add_(self._parameters, self._updates)
-        return loss
+
+    step = stepping(_step)

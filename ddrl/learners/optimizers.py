@@ -6,8 +6,8 @@ import dataclasses
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar, cast, overload
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import torch
 from pydantic import Discriminator, NonNegativeFloat, PositiveFloat, PositiveInt, Tag
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from ddrl.errors import NonFiniteError
 from ddrl.learners.adam import Adam
+from ddrl.learners.stepping import check_part, stepping
 from ddrl.system.config_types import STRICT, Fraction
 
 
@@ -111,27 +112,16 @@ class RMSProp(Optimizer):
                 group.setdefault(key, value)
             wanted = ["mean_square", *["momentum"] * (group["momentum"] > 0), *["mean"] * bool(group["centered"])]
             for parameter, name in itertools.product(group["params"], wanted):
-                if (saved := self.state[parameter].get(name)) is None or saved.shape != parameter.shape:
-                    raise ValueError(f"RMSProp's {name} is missing, or not of its parameter's shape")
+                check_part("RMSProp", name, self.state[parameter], parameter)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Make one update from the parameters' `.grad`; first call `closure`, if given, and return its loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _step(self) -> None:
+        """Make one update from the parameters' `.grad`."""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
                 self._update(parameters, [cast(Tensor, parameter.grad) for parameter in parameters], group)
-        return loss
+
+    step = stepping(_step)
 
     @torch.no_grad()
     def apply(self, gradients: list[Tensor], learning_rate: float) -> None:
