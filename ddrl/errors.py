@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 OF_FILES = frozenset(
     getattr(errno, name)
@@ -41,6 +42,8 @@ class UserError(Exception):
 
     is_crash = False
     """It speaks of an environment that raised: the command line prints the traceback of its cause above the line."""
+    names_command = False
+    """Its message begins with a command such as `ddrl train`: the command line puts no `ddrl:` before it."""
     status = 2
     """The exit code; `TRY_AGAIN` where the input is fine, and the same command may go on another time."""
 
@@ -68,14 +71,26 @@ def ends_the_program(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and handled_by_python and in_main_thread
 
 
+class Command(NamedTuple):
+    """A command that was typed, as what an error is `about`."""
+
+    words: str
+    """Such as `ddrl train`."""
+
+    def __str__(self) -> str:
+        """Return the words."""
+        return self.words
+
+
 @contextmanager
-def about(file: Path | str) -> Iterator[None]:
-    """Put a file's name, or a place in it, before what the block says is wrong with its content."""
+def about(subject: Path | str | Command) -> Iterator[None]:
+    """Put a file's name, a place in it, or a command before what the block says is wrong with its content."""
     try:
         yield
     except UserError as error:
-        named = UserError(f"{file}: {error}")
+        named = UserError(f"{subject}: {error}")
         named.is_crash, named.status = error.is_crash, error.status
+        named.names_command = isinstance(subject, Command)
         raise named from error.__cause__
 
 

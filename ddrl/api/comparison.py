@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ddrl.analysis.statistics.bootstrap import bootstrap
 from ddrl.api import arguments
 from ddrl.api.runs import AnyRun, Run, directory_of
-from ddrl.errors import UserError
+from ddrl.errors import UserError, about
 from ddrl.system.config_differences import check_seeds, compared, flatten, spelled
 from ddrl.system.seeding import numpy_generator
 from ddrl.training.config.run_config import to_json
@@ -71,7 +71,8 @@ def _row(runs: Sequence[Run], own: Settings, all_settings: Sequence[Settings]) -
     import pandas as pd
 
     seeds = [run.config.seed for run in runs]
-    check_seeds("ddrl.compare", [(run.config.seed, run.directory) for run in runs])
+    with about("ddrl.compare"):
+        check_seeds([(run.config.seed, run.directory) for run in runs])
     scores = pd.DataFrame({"environment": "", "seed": seeds, "score": [run.final_return for run in runs]})
     generator = numpy_generator(0, "comparison")
     iqm = bootstrap(scores, "score", "iqm", generator=generator, resamples=RESAMPLES)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ddrl import algorithms
 from ddrl.environments.base import registry
-from ddrl.errors import UserError, about, unknown_name
+from ddrl.errors import Command, UserError, about, unknown_name
 from ddrl.system.locks import locked
 from ddrl.system.plugins import ALGORITHMS
 from ddrl.training.config.defaults import completed
@@ -29,7 +29,7 @@ FIRST = {"seed": 1, "env_frames": 1_000_000}
 
 
 def run_config(
-    caller: str,
+    caller: str | Command,
     settings: Mapping[str, Any],
     *,
     algorithm: str | None = None,
@@ -44,20 +44,21 @@ def run_config(
     where = str(config) if isinstance(config, Path) else caller
     stated = read_mapping_of(config) if isinstance(config, Path) else config or {}
     values = {**FIRST, **stated}
-    if algorithm is not None:
-        algorithms.load(algorithm, where=caller)
-        values["algorithm"] = algorithm
-    if isinstance(environment, str):
-        _check_prefix(caller, environment)
-    if environment is not None:
-        values["environment"] = {"name": environment} if isinstance(environment, str) else dict(environment)
-    _check_names(caller, settings, values)
+    with about(caller):
+        if algorithm is not None:
+            algorithms.load(algorithm)
+            values["algorithm"] = algorithm
+        if isinstance(environment, str):
+            _check_prefix(environment)
+        if environment is not None:
+            values["environment"] = {"name": environment} if isinstance(environment, str) else dict(environment)
+        _check_names(settings, values)
     with about(where):
         values = completed(merged(values, settings))
     return parse_run_config(values, where=where)
 
 
-def _check_prefix(caller: str, name: str) -> None:
+def _check_prefix(name: str) -> None:
     """Raise UserError for a task without a prefix that exists, such as `pong` or `atrai/pong`, with what is meant."""
     given, slash, _ = name.partition("/")
     if given in registry.prefixes():
@@ -71,22 +72,22 @@ def _check_prefix(caller: str, name: str) -> None:
     hint = f" (did you mean '{tasks[close[0]]}'?)" if close else ""
     wrong = f"unknown prefix '{given}'" if slash else f"'{name}' is not of the form prefix/task"
     raise UserError(
-        f"{caller}: environment.name: {wrong}{hint}; allowed prefixes: "
+        f"environment.name: {wrong}{hint}; allowed prefixes: "
         f"{', '.join(registry.prefixes())}; their tasks: ddrl list environments PREFIX"
     )
 
 
-def _check_names(caller: str, settings: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def _check_names(settings: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Raise UserError for a setting of an unknown key, with the full key that was most likely meant."""
     allowed = set(RunConfig.__dataclass_fields__)
     name = settings.get("algorithm", values.get("algorithm"))
     module = algorithms.load(str(name)) if name in ALGORITHMS else None
     for key in settings:
         if key not in allowed:
-            raise unknown_name("key", key, allowed, where=caller, hint=nearest(key, module))
+            raise unknown_name("key", key, allowed, hint=nearest(key, module))
 
 
-def check_task(config: RunConfig, where: Path | str) -> None:
+def check_task(config: RunConfig, where: Path | str | Command) -> None:
     """Raise `UserError` that names `where` if the task does not exist here or the algorithm cannot learn it."""
     import torch
 

@@ -10,7 +10,7 @@ from ddrl import algorithms
 from ddrl.cli.agents import agents
 from ddrl.cli.tables import Rows, checkout, places
 from ddrl.environments.base import registry
-from ddrl.errors import UserError, unknown_name
+from ddrl.errors import Command, UserError, about, unknown_name
 from ddrl.papers.experiments import folder_of, papers
 from ddrl.papers.paper import load_paper
 from ddrl.system.plugins import ALGORITHMS
@@ -107,5 +107,6 @@ LISTS: dict[str, Callable[[str | None], Iterator[dict[str, str]]]] = {
 def _chosen(kind: str, name: str | None, names: tuple[str, ...] | list[str]) -> list[str]:
     """Return all names, or `name` alone. Raise UserError where it is unknown."""
     if name is not None and name not in names:
-        raise unknown_name(kind, name, names, where="ddrl list")
+        with about(Command("ddrl list")):
+            raise unknown_name(kind, name, names)
     return [one for one in names if name in (None, one)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddrl.errors import UserError
+from ddrl.errors import Command, UserError, about
 from ddrl.papers.experiments import ROOT, papers
 from ddrl.system.files import read_file, write_whole
 from ddrl.system.plugins import ALGORITHMS, ENVIRONMENTS, Modules
@@ -54,7 +54,8 @@ def new(kind: str, name: str, into: Path | None = None) -> Made:
 
 def _checkout() -> Place:
     if not (Path("ddrl/algorithms/__init__.py").is_file() and ROOT.is_dir()):
-        raise UserError("ddrl new: this folder is no checkout of ddrl; allowed here: --into DIR, a package of your own")
+        with about(Command("ddrl new")):
+            raise UserError("this folder is no checkout of ddrl; allowed here: --into DIR, a package of your own")
     return Place(Path(), "")
 
 
@@ -163,10 +164,11 @@ def _parsed(path: Path) -> Mapping[str, Any]:
 
 
 def _check_name(kind: str, name: str, pattern: str, allowed: str) -> None:
-    if keyword.iskeyword(name):
-        raise UserError(f"ddrl new {kind}: '{name}' is no good name: it is a word of Python itself; allowed: any other")
-    if not re.fullmatch(pattern, name):
-        raise UserError(f"ddrl new {kind}: '{name}' is no good name; allowed: {allowed}")
+    with about(Command(f"ddrl new {kind}")):
+        if keyword.iskeyword(name):
+            raise UserError(f"'{name}' is no good name: it is a word of Python itself; allowed: any other")
+        if not re.fullmatch(pattern, name):
+            raise UserError(f"'{name}' is no good name; allowed: {allowed}")
 
 
 def _rendered(skeleton: str, name: str, values: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddrl.cli.run_folders import CONFIGS, CURVES, find
-from ddrl.errors import UserError, unknown_name
+from ddrl.errors import Command, UserError, about, unknown_name
 from ddrl.system.config_differences import check_seeds, compared, flatten
 from ddrl.system.files import replacing
 from ddrl.system.notes import say
@@ -77,7 +77,8 @@ def grouped(runs: Sequence[Recorded]) -> list[tuple[str, list[Recorded]]]:
     for run in runs:
         groups.setdefault(tuple(sorted(run.config.items())), []).append(run)
     for group in groups.values():
-        check_seeds("ddrl plot", [(run.seed, run.directory) for run in group])
+        with about(Command("ddrl plot")):
+            check_seeds([(run.seed, run.directory) for run in group])
     firsts = [group[0] for group in groups.values()]
     keys = distinguishing([(run.environment, run.config) for run in firsts])
     return [(_label(keys, group[0].config), group) for group in groups.values()]

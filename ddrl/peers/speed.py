@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddrl.errors import UserError
+from ddrl.errors import Command, UserError, about
 from ddrl.peers.catalogue import Peer, peers
 from ddrl.peers.process import driver
 from ddrl.peers.request import request_of
@@ -87,9 +87,10 @@ def _able(known: Mapping[str, Peer], algorithm: str) -> list[Peer]:
     able = [one for one in known.values() if algorithm in one.algorithms]
     if found := [one for one in able if one.is_installed]:
         return found
-    if not able:
-        raise UserError(f"ddrl peers speed: no peer runs {algorithm}; see: ddrl peers list")
-    raise UserError(f"ddrl peers speed: no peer that runs {algorithm} is installed; type: make peers")
+    with about(Command("ddrl peers speed")):
+        if not able:
+            raise UserError(f"no peer runs {algorithm}; see: ddrl peers list")
+        raise UserError(f"no peer that runs {algorithm} is installed; type: make peers")
 
 
 def _ours(config: RunConfig) -> Subject:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ddrl.errors import UserError
+from ddrl.errors import Command, UserError, about
 from ddrl.peers.catalogue import peers
 from ddrl.peers.speed import OURS, Speed
 from ddrl.training.config.run_config import RunConfig, to_json
@@ -26,7 +26,8 @@ def speed_result(config: RunConfig, speeds: Sequence[Speed], *, seconds: float, 
     Raise `UserError` where there is none.
     """
     if not speeds:
-        raise UserError("ddrl peers speed: nothing was measured")
+        with about(Command("ddrl peers speed")):
+            raise UserError("nothing was measured")
     provenance = manifest.provenance()
     known = peers()
     groups: dict[tuple[str, int], list[Speed]] = {}

@@ -39,15 +39,15 @@ def differing(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
     return [key for key in keys if own.get(key, absent) != other.get(key, absent)]
 
 
-def check_seeds(caller: str, group: Sequence[tuple[int, Path]]) -> None:
-    """Raise UserError, which begins with `caller`, where two runs of a group, as seed and directory, have one seed.
+def check_seeds(group: Sequence[tuple[int, Path]]) -> None:
+    """Raise UserError where two runs of a group, as seed and directory, have one seed.
 
     An interval over seeds would count the same evidence twice.
     """
     seeds = [seed for seed, _ in group]
     if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         names = ", ".join(str(directory) for seed, directory in group if seed == twice[0])
-        raise UserError(f"{caller}: seed {twice[0]} is given twice ({names}); allowed: each seed once in a group")
+        raise UserError(f"seed {twice[0]} is given twice ({names}); allowed: each seed once in a group")
 
 
 def spelled(keys: list[str], most: int = MAX_KEYS) -> str:

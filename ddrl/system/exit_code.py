@@ -20,8 +20,7 @@ def exit_code(command: Callable[[], int | None]) -> int:
     except UserError as error:
         if error.is_crash and error.__cause__ is not None:
             say_traceback(error.__cause__)
-        line = str(error)
-        say(line if line.startswith("ddrl ") else f"ddrl: {line}")
+        say(str(error) if error.names_command else f"ddrl: {error}")
         return error.status
     except SystemExit as error:
         say_traceback(error)

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from ddrl import algorithms
 from ddrl.algorithms import Algorithm
-from ddrl.errors import UserError, about, unknown_name
+from ddrl.errors import Command, UserError, about, unknown_name
 from ddrl.interfaces import Hyperparameters, System
 from ddrl.system.config_types import STRICT
 from ddrl.system.plugins import ALGORITHMS
@@ -111,7 +111,7 @@ class RunConfig:
         return algorithms.load(self.algorithm).SYSTEM
 
 
-def parse_run_config(mapping: Mapping[str, Any], where: str = "configuration") -> RunConfig:
+def parse_run_config(mapping: Mapping[str, Any], where: str | Command = "configuration") -> RunConfig:
     """Check a mapping and fill in defaults. Raise `UserError` naming `where`, the key and what is allowed."""
     with about(where):
         values = _as_spelled_now(mapping)
