@@ -65,6 +65,7 @@ class Config:
     reward_clipping: RewardClipping = "abs_one"
     max_grad_norm: PositiveFloat | None = 0.5
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"
+    scaled_pixels: bool = True  # as the authors' code (common/models.py); false: 0 to 255, as RLlib's networks see them
     mlp_size: PositiveInt | None = None  # not in the authors' code; null: 64 of `mlp`, 256 of `tanh_mlp`, ours
     lstm_size: NonNegativeInt = 0
     feed_last_action_and_reward: bool = False  # not there; Espeholt et al. 2018, Figure 3

@@ -61,6 +61,7 @@ class Config:
     reward_clipping: RewardClipping = "abs_one"  # Mnih et al. 2015, whose wrappers the paper uses; PFRL
     max_grad_norm: PositiveFloat | None = 40.0  # searched for and not printed (section 5.1); PFRL
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "shallow"  # section 8
+    scaled_pixels: bool = True  # not printed; PFRL; false: 0 to 255
     lstm_size: NonNegativeInt = 0  # 256 in the recurrent agent (section 5.1)
     feed_last_action_and_reward: bool = False  # not in this paper; Espeholt et al. 2018, Figure 3
     optimizer: RMSPropConfig = RMSPropConfig(  # section 4: shared RMSProp, falling to 0

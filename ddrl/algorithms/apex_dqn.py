@@ -26,6 +26,7 @@ from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.learners.replay_learner import ReplayLearner, no_actions
 from ddrl.losses.q_learning import double_q_values, n_step_targets, taken
+from ddrl.networks.actor_critic import unread_keys
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import TransitionCut, Transitions
 from ddrl.replay.replay_config import ReplayRule, check_replay
@@ -81,6 +82,7 @@ class Config:
     reward_clipping: RewardClipping = "abs_one"  # Mnih et al. 2015, as Kapturowski et al. 2019 say
     max_grad_norm: PositiveFloat | None = 40.0
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"  # Mnih et al. 2015
+    scaled_pixels: bool = True  # not printed; as the authors' code of SEED RL has it for R2D2; false: 0 to 255
     head_size: PositiveInt = 512  # hidden units of each stream (Wang et al. 2016)
     optimizer: RMSPropByDefault = RMSPropConfig(
         learning_rate=0.00025 / 4,
@@ -122,6 +124,7 @@ class Config:
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raise `UserError` if the algorithm cannot learn this environment, or if a key would have no effect."""
     check_replay(config, spec, num_learners)
+    check_read(config, unread_keys(spec, config))
     if config.samples_per_insert is None:
         check_read(config, {"error_buffer": "samples_per_insert"})
 

@@ -28,9 +28,9 @@ from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.shared_updates import SharedUpdates, gradient_of
 from ddrl.losses.actor_critic import entropy_with_epsilon, masked_sum, policy_gradient_loss, value_loss
 from ddrl.losses.returns import n_step_returns
-from ddrl.networks.actor_critic import ActorCritic, make_actor_critic
+from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation
-from ddrl.system.config_types import STRICT, Probability
+from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 1
@@ -59,6 +59,7 @@ class Config:
     reward_clipping: RewardClipping = "abs_one"
     max_grad_norm: PositiveFloat | None = None  # USE_GRAD_CLIP False; 40 there otherwise
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "shallow"  # section 3.2
+    scaled_pixels: bool = True  # pixels / 255, as IMPALA (Espeholt et al. 2018); / 128 - 1 there; false: 0 to 255
     initialisation: Initialisation | None = None  # null: truncated normal (Espeholt et al. 2018's code); uniform there
     optimizer: RMSPropConfig = RMSPropConfig(  # TensorFlow's
         learning_rate=3e-4, epsilon=0.1, epsilon_inside_sqrt=True, initial_mean_square=1.0, decay_frames=None
@@ -75,6 +76,7 @@ class Config:
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raise `UserError` if the algorithm cannot learn this environment."""
+    check_read(config, unread_keys(spec, config))
     if spec.action_size:
         raise UserError(
             f"algorithm ga3c adds an epsilon to probabilities, and '{spec.name}' has continuous actions; allowed: "

@@ -30,12 +30,13 @@ from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.replay_learner import no_actions
 from ddrl.learners.shared_updates import GradientLearner, gradient_of
 from ddrl.losses.q_learning import taken
+from ddrl.networks.actor_critic import unread_keys
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import TransitionCut, Transitions
 from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.replay_config import ReplayRule
 from ddrl.replay.step_storage import History
-from ddrl.system.config_types import STRICT, Probability
+from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Gradients, Metrics, Unroll
 
 VERSION = 2
@@ -78,6 +79,7 @@ class Config:
     reward_clipping: RewardClipping = "abs_one"  # Mnih et al. 2015, Methods
     max_grad_norm: PositiveFloat | None = None  # not in Mnih et al. 2015
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"
+    scaled_pixels: bool = True  # the authors' code of Mnih et al. 2015; false: 0 to 255
     head_size: PositiveInt = 512  # hidden units behind the convolutions (Mnih et al. 2015, Methods)
     optimizer: RMSPropConfig = RMSPropConfig(
         learning_rate=0.00025,
@@ -111,6 +113,7 @@ class Config:
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raise `UserError` if the algorithm cannot learn this environment, or not with these settings."""
+    check_read(config, unread_keys(spec, config))
     if spec.action_size:
         raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
     if config.min_replay_size > config.replay_capacity:

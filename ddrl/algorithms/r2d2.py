@@ -27,6 +27,7 @@ from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
 from ddrl.learners.replay_learner import ReplayLearner
 from ddrl.losses.q_learning import double_q_values, mixed_priority, n_step_targets, rescale, taken, unrescale
+from ddrl.networks.actor_critic import unread_keys
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import SequenceCut, Sequences
 from ddrl.replay.replay_config import ReplayRule, check_replay
@@ -100,6 +101,7 @@ class Config:
     reward_clipping: RewardClipping = "none"  # section 2.3
     max_grad_norm: PositiveFloat | None = 40.0  # as Ape-X (Horgan et al. 2018)
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"  # section 2.3
+    scaled_pixels: bool = True  # the authors' code of SEED RL; false: 0 to 255
     lstm_size: NonNegativeInt = 512  # section 2.3; 0: feed-forward, as its ablation
     feed_last_action_and_reward: bool = True  # section 2.3
     reward_input: Literal["raw", "tanh"] = (
@@ -155,6 +157,7 @@ class Config:
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raise `UserError` if the algorithm cannot learn this environment, or if a key would have no effect."""
     check_replay(config, spec, num_learners)
+    check_read(config, unread_keys(spec, config))
     if config.sequence_period > config.sequence_length:
         raise UserError(
             f"key 'hyperparameters.sequence_period' must be at most sequence_length, {config.sequence_length}: steps "

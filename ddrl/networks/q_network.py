@@ -40,6 +40,7 @@ class QNetwork(nn.Module):
         network: str,
         head_size: int,
         generator: torch.Generator,
+        scaled_pixels: bool = True,
         lstm_size: int = 0,
         feed_last_action_and_reward: bool = False,
         dueling: bool = False,
@@ -48,7 +49,8 @@ class QNetwork(nn.Module):
         """Draw all weights from `generator` (on the CPU).
 
         Without an LSTM (`lstm_size` 0), the heads' hidden layers replace the linear layer of the convolutional torsos
-        (Wang et al. 2016, Figure 1). Raises `UserError` if the network is unknown or does not fit the observations.
+        (Wang et al. 2016, Figure 1). For `scaled_pixels` see `make_torso`. Raises `UserError` if the network is unknown
+        or does not fit the observations.
         """
         super().__init__()
         if spec.action_size:
@@ -65,6 +67,7 @@ class QNetwork(nn.Module):
             lstm_size=lstm_size,
             feed_last_action_and_reward=feed_last_action_and_reward,
             convolutions_only=not lstm_size,
+            scaled_pixels=scaled_pixels,
         )
         self.piece_steps = PIECE_STEPS["uint8" if isinstance(self.torso, DeepTorso) else "float32"]
         self.advantage = Head(size, head_size, spec.num_actions, generator)

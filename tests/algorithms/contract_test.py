@@ -18,6 +18,7 @@ from ddrl.errors import NonFiniteError, UserError
 from ddrl.interfaces import Schedule, System
 from ddrl.learners import optimizers
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
+from ddrl.types import EnvSpec
 from tests.algorithms.rigs import SPECS, Rig
 from tests.algorithms.sources import GENERAL, SOURCE, said, unsourced
 from tests.runs import BATCHED, CONTINUOUS, GRADIENTS, REPLAYING, SHARED
@@ -87,6 +88,24 @@ def test_every_default_says_where_it_comes_from(name: str) -> None:
 def test_every_default_of_an_optimizer_says_where_it_comes_from(chosen: Any, general: dict[str, Any]) -> None:
     defaults = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
     assert unsourced(Path(optimizers.__file__), type(chosen).__name__, defaults, general) == set()
+
+
+@every_algorithm
+def test_the_network_of_every_algorithm_sees_pixels_as_0_to_1_or_as_they_are(name: str) -> None:
+    module = algorithms.load(name)
+    spec = EnvSpec("test/images", (4, 84, 84), "uint8", num_actions=3, frame_skip=4, protocol="test")
+    vectors = EnvSpec("test/vectors", (4,), "float32", num_actions=3, frame_skip=1, protocol="test")
+    normalised = {"observation_normalisation"} & set(module.Config.__dataclass_fields__)
+    config = replace(module.Config(), network="nature", **dict.fromkeys(normalised, False))
+    raw = replace(config, scaled_pixels=False)
+    module.check(raw, spec, 1)
+    one, other = (module.make_network(spec, chosen, torch.Generator().manual_seed(1)) for chosen in (config, raw))
+    assert (one.torso.pixel_scale, other.torso.pixel_scale) == (1 / 255, 1.0)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    with pytest.raises(
+        UserError, match=r"scaled_pixels': false would not be read; it goes with observations of pixels"
+    ):
+        module.check(replace(raw, network="mlp"), vectors, 1)
 
 
 def unread(keys: Iterable[str]) -> set[str]:

@@ -128,7 +128,8 @@ class Setup:
         torch.manual_seed(request["seed"])
         seeds = [seed_of(request["seed"], "actor", number) for number in range(self.columns)]
         self.games = [make(request["task"], seed) for seed in seeds]
-        scale = 1 / 255 if request["task"]["kind"] == "atari" and take("scaled_pixels", True) else 1.0
+        scaled = take("scaled_pixels", True)
+        scale = 1 / 255 if scaled and request["task"]["kind"] == "atari" else 1.0
         self.network = Network(self.games[0], request, take("initial_log_std", 0.0), scale)
         self.parts, self.repeats = take("num_minibatches", 1), take("num_epochs", 1)
         if self.batch % self.parts:
