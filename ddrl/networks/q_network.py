@@ -12,7 +12,7 @@ from ddrl.errors import UserError
 from ddrl.networks.actor_critic import network_keys
 from ddrl.networks.direct import find_parts_directly
 from ddrl.networks.initialisation import linear
-from ddrl.networks.torsos import DeepTorso
+from ddrl.networks.torsos import DeepTorso, described
 from ddrl.networks.trunk import PIECE_STEPS, features, make_trunk
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
@@ -87,6 +87,15 @@ class QNetwork(nn.Module):
             q = self.value(found).float() + q - q.mean(dim=-1, keepdim=True)
         q = q.unflatten(0, observation.shape[:2])
         return NetworkOutput(q, q.amax(dim=-1), state)
+
+    def describe(self) -> dict[str, Any]:
+        """Return layers as plain data, from which another library builds the same network."""
+        return {
+            "torso": described(self.torso),
+            "recurrent": 0 if self.core is None else self.core.size,
+            "instructions": self.instructions is not None,
+            "heads": {"hidden": self.advantage.hidden.out_features, "dueling": self.value is not None},
+        }
 
     def seen_reward(self, last_reward: Tensor) -> Tensor:
         """Return rewards as they are, or their tanh (`reward_input`)."""

@@ -13,6 +13,7 @@ import torch
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.networks.actor_critic import ActorCritic
+from ddrl.networks.q_network import QNetwork
 from ddrl.system.config_differences import flatten
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, to_json
@@ -32,8 +33,10 @@ def request_of(config: RunConfig, *, threads: int) -> dict[str, Any]:
         raise UserError("key 'population': a peer trains single runs only; allowed: null")
     builder = Builder(config, torch.device("cpu"))
     network = builder.network()
-    if not isinstance(network, ActorCritic):
-        raise UserError(f"key 'peer': drivers build actor-critic networks, and {config.algorithm} has another kind")
+    if not isinstance(network, ActorCritic | QNetwork):
+        raise UserError(
+            f"key 'peer': drivers build actor-critic and Q-networks, and {config.algorithm} has another kind"
+        )
     values = to_json(config)
     name, options = values["environment"]["name"], dict(values["environment"])
     del options["name"]

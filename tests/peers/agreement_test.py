@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddrl.peers.catalogue import Peer, peers
-from tests.peers.one_update import after_one_update, largest_difference
+from tests.peers.one_update import after_one_q_update, after_one_update, largest_difference
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow]
 CARTPOLE, CHEETAH, BREAKOUT = "gymnasium/CartPole-v1", "mujoco/HalfCheetah-v5", "atari/breakout"
@@ -78,6 +78,27 @@ def test_an_update_of_a2c_is_tianshou_s(tmp_path: Path, task: str) -> None:
     kind = {"learning_rate": RATE, "epsilon_inside_sqrt": False, "initial_mean_square": 0.0}
     apart, moved = differences("tianshou", "a2c", task, tmp_path, optimizer=kind, **PLAIN)
     assert apart < TOLERANCE < moved / 10
+
+
+TORCH_RMSPROP = {"name": "rmsprop", "learning_rate": RATE, "epsilon": 1e-3, "epsilon_inside_sqrt": False}
+
+
+@pytest.mark.parametrize(
+    ("task", "more"),
+    [
+        (CARTPOLE, {}),
+        (CARTPOLE, {"double_q": False, "dueling": False, "n_step": 1}),
+        (CARTPOLE, {"n_step": 5, "max_grad_norm": 0.1}),
+        (CARTPOLE, {"optimizer": TORCH_RMSPROP | {"centered": True, "decay_frames": None}, "max_grad_norm": 0.1}),
+        (BREAKOUT, {"network": "nature", "scaled_pixels": False, "head_size": 32}),
+    ],
+)
+def test_an_update_of_ape_x_dqn_is_tianshou_s_with_its_new_priorities(
+    tmp_path: Path, task: str, more: dict[str, Any]
+) -> None:
+    settings = {"optimizer": {"name": "adam", "learning_rate": RATE}, "reward_clipping": "none", "max_grad_norm": None}
+    before, ours, theirs = after_one_q_update(installed("tianshou"), task, tmp_path, **settings | more)
+    assert largest_difference(ours, theirs) < TOLERANCE < largest_difference(before, ours) / 100
 
 
 def impala(folder: Path, reduction: str, drift: float, **more: Any) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from ddrl.learners.core import Setting
 from ddrl.learners.minibatches import sample_numbers, shared_minibatches
 from ddrl.peers.catalogue import Peer
 from ddrl.peers.request import request_of
+from ddrl.replay.items import Drawn, Transitions
 from ddrl.replay.queue import UnrollQueue
 from ddrl.system.seeding import numpy_generator
 from ddrl.training.builder import Builder
@@ -133,14 +134,78 @@ def after_one_update(
     hyperparameters: Any = config.hyperparameters
     if "num_epochs" in vars(hyperparameters):
         arrays["orders"] = np.stack(orders_of(batch, hyperparameters, config.seed))
+    theirs = _answer(peer, folder, arrays)
+    learner.update(batch)
+    ours = {name: tensor.detach().numpy() for name, tensor in network.state_dict().items()}
+    return before, ours, theirs
+
+
+ITEMS = 12
+
+
+def make_items(spec: Any, n_step: int, *, seed: int = 5) -> Transitions:
+    """Return drawn items of up to `n_step` steps, with weights; some end sooner, terminated or cut off."""
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(1, n_step + 1, (ITEMS,), generator=generator)
+    shorter = steps < n_step
+    terminated = (torch.rand(ITEMS, generator=generator) < 0.4) & (shorter | (torch.arange(ITEMS) % 2 == 0))
+    within = torch.arange(n_step)[:, None] < steps
+
+    def seen() -> torch.Tensor:
+        if spec.observation_dtype == "uint8":
+            return torch.randint(256, (ITEMS, *spec.observation_shape), generator=generator).to(torch.uint8)
+        return torch.randn((ITEMS, *spec.observation_shape), generator=generator)
+
+    return Transitions(
+        observation=seen(),
+        action=torch.randint(spec.num_actions, (ITEMS,), generator=generator),
+        reward=torch.randn((n_step, ITEMS), generator=generator) * within,
+        steps=steps,
+        terminated=terminated,
+        next_observation=seen(),
+        version=torch.zeros((1, ITEMS), dtype=torch.int64),
+        td_error=torch.zeros(ITEMS),
+        drawn=Drawn(torch.rand(ITEMS, generator=generator), torch.zeros(ITEMS), torch.zeros(ITEMS), 0),
+    )
+
+
+def after_one_q_update(
+    peer: Peer, task: str, folder: Path, **settings: Any
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return parameters and absolute errors before, after our update, and after theirs."""
+    common = {"batch_size": ITEMS, "samples_per_insert": 2.0}
+    config = run_config("test", {"hyperparameters": common | settings}, algorithm="apex_dqn", environment=task)
+    config = replace(config, env_frames=10_000)
+    builder = Builder(config, torch.device("cpu"))
+    network: Any = builder.network()
+    hyperparameters: Any = config.hyperparameters
+    batch = make_items(builder.spec, hyperparameters.n_step)
+    learner = learner_of("apex_dqn", config, network)
+    drift_target(learner.target_network)
+    before = {name: tensor.detach().clone().numpy() for name, tensor in network.state_dict().items()}
+    arrays: dict[str, Any] = {
+        "request": json.dumps(request_of(config, threads=1)),
+        "weight": batch.drawn.weight.numpy(),
+    }
+    names = ("observation", "action", "reward", "steps", "terminated", "next_observation")
+    arrays |= {name: getattr(batch, name).numpy() for name in names}
+    arrays |= {f"parameter/{name}": value for name, value in before.items()}
+    arrays |= {f"target/{name}": tensor.numpy() for name, tensor in learner.target_network.state_dict().items()}
+    theirs = _answer(peer, folder, arrays)
+    learner.update(batch)
+    ours = {name: tensor.detach().numpy() for name, tensor in network.state_dict().items()}
+    zero = {"td_error": np.zeros(ITEMS, np.float32)}
+    return before | zero, ours | {"td_error": batch.td_error.abs().numpy()}, theirs
+
+
+def _answer(peer: Peer, folder: Path, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return what a driver makes of a batch."""
     np.savez(folder / "given.npz", **arrays)
     command = [peer.python, peer.driver, "--one-update", folder / "given.npz", folder / "result.npz"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
-    learner.update(batch)
-    ours = {name: tensor.detach().numpy() for name, tensor in network.state_dict().items()}
     with np.load(folder / "result.npz") as file:
-        return before, ours, dict(file)
+        return dict(file)
 
 
 def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> float:

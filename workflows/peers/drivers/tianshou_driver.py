@@ -1,4 +1,4 @@
-"""Runs Tianshou's PPO and A2C (see `protocol`): its collector and its updates, in this process."""
+"""Runs Tianshou's PPO, A2C and DQN (see `protocol`): its collector and its updates, in this process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from networks import Torso, initialise
 from protocol import DESCRIBED, Refused, Reporter, Settings, Versions, installed, linear_decay, run
 from tianshou.algorithm import A2C, PPO
 from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
-from tianshou.algorithm.optim import LRSchedulerFactory, TorchOptimizerFactory
 from tianshou.data import Batch, Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv, VectorEnvNormObs
 from tianshou.utils.torch_utils import policy_within_training_step
+from tianshou_optimizers import Decay, optimizer_of
+from tianshou_q_learning import one_q_update, train_q
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
@@ -85,33 +86,6 @@ def categorical(inputs: torch.Tensor) -> Categorical:
     return Categorical(logits=inputs)
 
 
-class Decay(LRSchedulerFactory):
-    """The learning rate that falls over the request's frames."""
-
-    def __init__(self, share: Any, batch: int, total: int) -> None:
-        self._share, self._batch, self._total = share, batch, total
-
-    def create_scheduler(self, optim: torch.optim.Optimizer) -> Any:
-        """Return the scheduler, which takes a step after each update."""
-        return torch.optim.lr_scheduler.LambdaLR(
-            optim, lambda update: self._share(1.0 - update * self._batch / self._total)
-        )
-
-
-def optimizer_of(settings: Settings) -> TorchOptimizerFactory:
-    """Return the optimizer."""
-    take = settings.take
-    rate = take("optimizer.learning_rate")
-    if take("optimizer.name") == "adam":
-        betas = (take("optimizer.beta1"), take("optimizer.beta2"))
-        return TorchOptimizerFactory(torch.optim.Adam, lr=rate, betas=betas, eps=take("optimizer.epsilon"))
-    settings.same("optimizer.epsilon_inside_sqrt", False, "torch's RMSProp has it outside of the root")
-    settings.same("optimizer.initial_mean_square", 0.0, "torch's RMSProp starts at 0")
-    names = {"alpha": "decay", "eps": "epsilon", "momentum": "momentum", "centered": "centered"}
-    given = {theirs: take(f"optimizer.{ours}") for theirs, ours in names.items()}
-    return TorchOptimizerFactory(torch.optim.RMSprop, lr=rate, **given)
-
-
 class Setup:
     """What one request is carried out with."""
 
@@ -119,8 +93,6 @@ class Setup:
         take, network = settings.take, request["network"]
         if network["recurrent"] or network["torso"]["kind"] not in ("mlp", "convolutional"):
             raise Refused(f"this network is not built for Tianshou: {network['torso']['kind']}")
-        if request["algorithm"] not in KINDS:
-            raise Refused(f"Tianshou has no algorithm '{request['algorithm']}' here; allowed: {', '.join(KINDS)}")
         self.length, self.columns = take("unroll_length"), take("batch_size")
         envs = take("topology.num_actors") * take("topology.envs_per_actor")
         if envs != self.columns:
@@ -203,15 +175,9 @@ class Setup:
             return self.algorithm.update(buffer, self.batch // self.parts, self.repeats)
 
 
-KINDS = ("ppo", "a2c")
-
-
-def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) -> Mapping[str, Any]:
+def train_policy_gradient(request: Mapping[str, Any], settings: Settings, reporter: Reporter) -> Mapping[str, Any]:
     """Train and evaluate."""
-    torch.set_num_threads(request["threads"])
     setup = Setup(request, settings)
-    np.random.seed(request["seed"])  # noqa: NPY002 - it shuffles by this generator
-    reporter.count_optimizer_steps()
     collector = Collector(setup.algorithm.policy, setup.env, VectorReplayBuffer(setup.batch, setup.columns))
     collector.reset()
     versions = Versions(request, lambda: (copy.deepcopy(setup.network.state_dict()), setup.statistics()))
@@ -248,6 +214,19 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
     return {**counts, "effective": effective(setup), "parameters": parameters}
 
 
+KINDS = {"ppo": train_policy_gradient, "a2c": train_policy_gradient, "apex_dqn": train_q}
+
+
+def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) -> Mapping[str, Any]:
+    """Train and evaluate."""
+    if request["algorithm"] not in KINDS:
+        raise Refused(f"Tianshou has no algorithm '{request['algorithm']}' here; allowed: {', '.join(KINDS)}")
+    torch.set_num_threads(request["threads"])
+    np.random.seed(request["seed"])  # noqa: NPY002 - it shuffles, draws and explores by this generator
+    reporter.count_optimizer_steps()
+    return KINDS[request["algorithm"]](request, settings, reporter)
+
+
 def effective(setup: Setup) -> dict[str, Any]:
     """Return the settings as the library has resolved them."""
     names = ("eps_clip", "value_clip", "advantage_normalization", "recompute_adv", "vf_coef", "ent_coef")
@@ -260,6 +239,9 @@ def one_update(given: str, result: str) -> None:
     """Make one whole update from a batch with given parameters, as `stable_baselines3_driver.one_update`."""
     with np.load(given) as file:
         arrays = dict(file)
+    if json.loads(str(arrays["request"]))["algorithm"] == "apex_dqn":
+        one_q_update(arrays, result)
+        return
     setup = Setup(json.loads(str(arrays["request"])), Settings(json.loads(str(arrays["request"]))["settings"]))
     names = {name.removeprefix("parameter/") for name in arrays if name.startswith("parameter/")}
     setup.network.load_state_dict({name: torch.from_numpy(arrays[f"parameter/{name}"]) for name in names})
