@@ -57,6 +57,12 @@ def test_an_update_of_a2c_is_stable_baselines3_s(tmp_path: Path, task: str, opti
     assert apart < TOLERANCE < moved / 10
 
 
+def test_an_update_of_a2c_with_raw_pixels_is_stable_baselines3_s(tmp_path: Path) -> None:
+    more = {"network": "shallow", "scaled_pixels": False, "optimizer": {"learning_rate": RATE}}
+    apart, moved = differences("stable_baselines3", "a2c", BREAKOUT, tmp_path, **PLAIN | more)
+    assert apart < TOLERANCE < moved / 10
+
+
 @pytest.mark.parametrize(
     ("task", "more"),
     [
