@@ -129,10 +129,10 @@ def test_planted_runs_get_the_verdicts_that_were_planted(beside: dict[str, pd.Da
     table = beside["peer_learning"]
     verdicts = table.groupby("peer")["verdict"].unique().map(list).to_dict()
     assert verdicts.pop("rllib") == ["above"]
-    assert verdicts == {key: ["equivalent"] for key in ("cleanrl", "sample_factory", "stable_baselines3")}
+    assert verdicts == {key: ["equivalent"] for key in ("cleanrl", "sample_factory", "stable_baselines3", "tianshou")}
     claims = beside["claims"].set_index("claim")["verdict"].to_dict()
     assert {name for name, verdict in claims.items() if verdict == "supported"} == {
-        *("a2c_on_cartpole", "ppo_on_half_cheetah", "ppo_on_hopper")
+        *("a2c_on_cartpole", "apex_dqn_on_cartpole", "ppo_on_half_cheetah", "ppo_on_hopper")
     }
     others = {name: verdict for name, verdict in claims.items() if verdict != "supported"}
     assert set(others) == {"ppo_on_cartpole", "ppo_on_catch", "impala_on_cartpole"}
