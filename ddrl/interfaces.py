@@ -160,6 +160,9 @@ class Inference(Protocol):
     def pull(self, params: Parameters, unroll_index: int) -> None:
         """Make ready for the actor's unroll `unroll_index`; wait until the schedule allows it."""
 
+    def leave_out_values(self) -> None:
+        """Allow that answers hold no values: NaN may stand in their place."""
+
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
         """Return the behaviour policy for B environments, [B, ...]; advance the recurrent state."""
 
@@ -190,7 +193,11 @@ class KeepsStatistics(Protocol):
 
 
 class ActingNetwork(Protocol):
-    """A network that a policy acts with."""
+    """A network that a policy acts with.
+
+    One without memory that is not fed last actions and rewards may say so by `sees_steps_alone`: then it has
+    `of_steps`, from observations [B, ...] to distributions [B, P] and values [B], which takes fewer operations.
+    """
 
     def initial_state(self, batch_size: int) -> RecurrentState:
         """Return the state before an episode."""
