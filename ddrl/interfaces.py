@@ -193,11 +193,14 @@ class KeepsStatistics(Protocol):
 
 
 class ActingNetwork(Protocol):
-    """A network that a policy acts with.
+    """A network that a policy acts with."""
 
-    One without memory that is not fed last actions and rewards may say so by `sees_steps_alone`: then it has
-    `of_steps`, from observations [B, ...] to distributions [B, P] and values [B], which takes fewer operations.
-    """
+    @property
+    def sees_steps_alone(self) -> bool:
+        """Return whether an output depends on the observation of its own step alone, and there is `of_steps`.
+
+        It maps observations [B, ...] to distributions [B, P] and values [B], in fewer operations.
+        """
 
     def initial_state(self, batch_size: int) -> RecurrentState:
         """Return the state before an episode."""

@@ -89,7 +89,7 @@ class LocalInference:
         """Version of the parameters in `network`; set by the code that copies them in."""
         self.device = device
         self._on_cpu = device.type == "cpu"
-        self._sees_steps_alone = bool(getattr(network, "sees_steps_alone", False))
+        self._sees_steps_alone = bool(network.sees_steps_alone)
         self._precision = precision
 
     def autocast(self) -> AbstractContextManager[Any]:
