@@ -53,7 +53,7 @@ class Policy:
         with torch.inference_mode():
             distribution, self.state, version, value = self.inference.infer(inputs)
             self.last_action = self.sampler(distribution, self._generator)
-        return PolicyStep(self.last_action, distribution, _everywhere(version, len(distribution)), value)
+        return PolicyStep(self.last_action, distribution, _everywhere(version, distribution.shape[0]), value)
 
     def state_dict(self) -> dict[str, Any]:
         """Return recurrent state and generator; of a network of its own, also the parameters in use."""

@@ -136,7 +136,7 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
 class Samples:
     """N valid steps, with the quantities that stay fixed during an epoch; tensors [N, ...]."""
 
-    observation: Tensor
+    observation: Tensor  # normalised, if the network keeps statistics: they change after all epochs only
     action: Tensor
     distribution: Tensor  # of the behaviour policy
     log_mu: Tensor  # of the action under it
@@ -180,7 +180,8 @@ def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str 
         gae_lambda=config.gae_lambda,
     )
     log_mu = network.family.log_probability(batch.distribution, batch.action)
-    per_step = (batch.observation[:-1], batch.action, batch.distribution, log_mu, output.value[:-1], *estimates)
+    seen = network.normalised_observation(batch.observation[:-1])
+    per_step = (seen, batch.action, batch.distribution, log_mu, output.value[:-1], *estimates)
     return Samples(*(tensor[batch.valid] for tensor in per_step))
 
 
@@ -193,7 +194,7 @@ def ppo_loss(
     What costs nothing is only measured.
     """
     family = network.family
-    pi, values = network.of_steps(samples.observation)
+    pi, values = network.of_normalised_steps(samples.observation)
     log_pi = family.log_probability(pi, samples.action)
     ratio = importance_ratio("worker", log_pi, samples.log_mu, samples.log_mu, 1.0)
     policy = clipped_surrogate(ratio, samples.advantages, config.clip_epsilon).sum()

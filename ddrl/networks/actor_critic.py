@@ -97,8 +97,7 @@ class ActorCritic(nn.Module):
         Arguments as of `ddrl.networks.trunk.features`.
         """
         time, batch = observation.shape[:2]
-        if self.observation_normaliser is not None:
-            observation = self.observation_normaliser.forward(observation)
+        observation = self.normalised_observation(observation)
         found, seen, state = features(self, observation, last_action, last_reward, start, state)
         distribution = self._distribution(found)
         value = self._value(found, seen).view(time, batch) if self.predicts_values else NO_VALUE.expand(time, batch)
@@ -114,8 +113,10 @@ class ActorCritic(nn.Module):
 
         The network `sees_steps_alone`.
         """
-        if self.observation_normaliser is not None:
-            observation = self.observation_normaliser.forward(observation)
+        return self.of_normalised_steps(self.normalised_observation(observation))
+
+    def of_normalised_steps(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `of_steps` does, of observations from `normalised_observation`."""
         found, seen = features_of_steps(self, observation)
         distribution = self._distribution(found)
         return distribution, self._value(found, seen) if self.predicts_values else NO_VALUE.expand(len(found))
@@ -151,6 +152,10 @@ class ActorCritic(nn.Module):
     def no_action(self, batch_size: int) -> Tensor:
         """Return the last action before an episode: zeros [batch_size] int64 or [batch_size, A] float32."""
         return torch.zeros(batch_size, self.action_size) if self.action_size else torch.zeros(batch_size).long()
+
+    def normalised_observation(self, observation: Tensor) -> Tensor:
+        """Return observations [...] as the torso sees them: scaled if the network keeps statistics of them."""
+        return observation if self.observation_normaliser is None else self.observation_normaliser.forward(observation)
 
     def normalised_reward(self, reward: Tensor) -> Tensor:
         """Return rewards [...] as the losses use them: scaled if the network keeps statistics of returns."""

@@ -248,3 +248,15 @@ def test_values_that_nobody_reads_are_left_out_and_change_no_distribution() -> N
 @pytest.mark.parametrize(("lstm_size", "feed"), [(0, False), (0, True), (4, False)])
 def test_a_network_with_memory_or_last_actions_sees_no_step_alone(lstm_size: int, feed: bool) -> None:
     assert make(FLAT, "mlp", lstm_size, feed).sees_steps_alone == (not lstm_size and not feed)
+
+
+def test_observations_may_be_normalised_beforehand() -> None:
+    generator = torch.Generator().manual_seed(0)
+    network = ActorCritic(FLAT, network="mlp", generator=generator, observation_normalisation=True)
+    observation = 3.0 + torch.randn((50, 6), generator=generator)
+    assert network.observation_normaliser is not None
+    network.observation_normaliser.update(observation, SingleLearner())
+    seen = network.normalised_observation(observation)
+    assert float(seen.mean().abs()) < 1e-5
+    for beforehand, at_once in zip(network.of_normalised_steps(seen), network.of_steps(observation), strict=True):
+        assert torch.equal(beforehand, at_once)
