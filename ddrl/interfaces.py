@@ -160,6 +160,9 @@ class Inference(Protocol):
     def pull(self, params: Parameters, unroll_index: int) -> None:
         """Make ready for the actor's unroll `unroll_index`; wait until the schedule allows it."""
 
+    def leave_out_values(self) -> None:
+        """Allow that answers hold no values: NaN may stand in their place."""
+
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
         """Return the behaviour policy for B environments, [B, ...]; advance the recurrent state."""
 
@@ -191,6 +194,13 @@ class KeepsStatistics(Protocol):
 
 class ActingNetwork(Protocol):
     """A network that a policy acts with."""
+
+    @property
+    def sees_steps_alone(self) -> bool:
+        """Return whether an output depends on the observation of its own step alone, and there is `of_steps`.
+
+        It maps observations [B, ...] to distributions [B, P] and values [B], in fewer operations.
+        """
 
     def initial_state(self, batch_size: int) -> RecurrentState:
         """Return the state before an episode."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +43,7 @@ class Policy:
     def inputs(self, step: EnvStep) -> PolicyInput:
         """Return what the network is given at a step; last actions and rewards are 0 where an episode starts."""
         start, action, reward = torch.from_numpy(step.start), self.last_action, torch.from_numpy(step.reward)
-        if step.start.any():
+        if np.count_nonzero(step.start):
             action = action.masked_fill(start if action.dim() == 1 else start.unsqueeze(-1), 0)
             reward = reward.masked_fill(start, 0.0)
         return PolicyInput(torch.from_numpy(step.observation), action, reward, start, self.state)
@@ -51,7 +53,7 @@ class Policy:
         with torch.inference_mode():
             distribution, self.state, version, value = self.inference.infer(inputs)
             self.last_action = self.sampler(distribution, self._generator)
-            return PolicyStep(self.last_action, distribution, torch.full((len(inputs.start),), version), value)
+        return PolicyStep(self.last_action, distribution, _everywhere(version, distribution.shape[0]), value)
 
     def state_dict(self) -> dict[str, Any]:
         """Return recurrent state and generator; of a network of its own, also the parameters in use."""
@@ -86,11 +88,17 @@ class LocalInference:
         self.version = 0
         """Version of the parameters in `network`; set by the code that copies them in."""
         self.device = device
+        self._on_cpu = device.type == "cpu"
+        self._sees_steps_alone = bool(network.sees_steps_alone)
         self._precision = precision
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return a context in which the network computes in the run's precision."""
         return autocast(self.device, self._precision)
+
+    def leave_out_values(self) -> None:
+        """Tell the network that nobody reads its values; one that does not read this computes them still."""
+        self.network.predicts_values = False
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
         """Copy the parameters to act with into the network."""
@@ -99,6 +107,9 @@ class LocalInference:
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
         """Make one step of the network for inputs [B, ...], as the caller does in inference mode."""
         with self.autocast():
+            if self._sees_steps_alone and self._on_cpu:
+                distribution, value = self.network.of_steps(inputs.observation)
+                return PolicyOutput(distribution, (), self.version, value)
             parts = (part.to(self.device).unsqueeze(0) for part in inputs[:4])
             output = self.network.forward(*parts, inputs.state)
         return PolicyOutput(output.distribution[0].cpu(), output.state, self.version, output.value[0])
@@ -117,3 +128,9 @@ def from_distribution(config: Any, network: Any, envs: Sequence[int] | None, num
     """Return the sampler of the actor-critic algorithms: from the network's distribution, also in evaluation."""
     sample: Sampler = network.family.sample
     return sample
+
+
+@lru_cache(maxsize=64)
+def _everywhere(version: int, batch_size: int) -> Tensor:
+    """Return a version for each environment, [B] int64; one tensor for all steps with it, which nobody changes."""
+    return torch.full((batch_size,), version)

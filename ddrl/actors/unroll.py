@@ -87,9 +87,8 @@ class UnrollCollector:
             arrays["truncated"][t] = step.truncated
             arrays["valid"][t] = step.valid
             inputs = self._observe(arrays, t + 1)
-            abandoned = step.start & ~step.valid & ~before.ended
-            if abandoned.any():
-                self._abandon(abandoned, arrays, t)
+            if np.count_nonzero(step.start):
+                self._abandon(step.start & ~step.valid & ~before.ended, arrays, t)
             self._count_episodes(step)
         if values is not None:
             self._acted = policy.answer(inputs)
@@ -110,6 +109,8 @@ class UnrollCollector:
 
     def _abandon(self, columns: Array, arrays: dict[str, Array], t: int) -> None:
         """Mark the episodes of these columns, [B] bool, as abandoned at transition t (see `ddrl.types`)."""
+        if not columns.any():
+            return
         if t:
             arrays["truncated"][t - 1] |= columns & arrays["valid"][t - 1] & ~arrays["terminated"][t - 1]
         self.abandoned += int(columns.sum())
@@ -120,8 +121,9 @@ class UnrollCollector:
         self._returns += step.reward
         self._lengths += step.valid
         self.agent_steps += int(np.count_nonzero(step.valid))
-        for column in step.ended.nonzero()[0]:
-            self._end_episode(int(column))
+        if np.count_nonzero(step.ended):
+            for column in step.ended.nonzero()[0]:
+                self._end_episode(int(column))
 
     def _end_episode(self, column: int, *, abandoned: bool = False) -> None:
         self._on_episode(
@@ -205,6 +207,8 @@ class UnrollActor:
         self._params = params
         self._queue = queue
         self._process = process
+        if process is None:
+            collector.policy.inference.leave_out_values()
 
     def ready(self) -> bool:
         """Return whether `step` would run without waiting."""

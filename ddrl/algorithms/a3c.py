@@ -111,9 +111,11 @@ def advantage_loss(
     log_pi = network.family.log_probability(pi, batch.action)
     policy = masked_sum(policy_gradient_loss(log_pi, returns - values), batch.valid)
     value = masked_sum(value_loss(values, returns), batch.valid)
-    bonus = masked_sum(network.family.entropy(pi), batch.valid)
-    loss = weight * (policy + config.value_cost * value - config.entropy_cost * bonus)
-    return loss, {"policy_loss": policy.item(), "value_loss": value.item(), "entropy": bonus.item()}
+    bonus = masked_sum(network.family.entropy(pi if config.entropy_cost else pi.detach()), batch.valid)
+    loss = policy + config.value_cost * value
+    if config.entropy_cost:
+        loss = loss - config.entropy_cost * bonus
+    return weight * loss, {"policy_loss": policy.item(), "value_loss": value.item(), "entropy": bonus.item()}
 
 
 class Actor:

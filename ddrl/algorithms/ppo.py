@@ -9,7 +9,7 @@ paper; "RLlib" is ray-project/rl-experiments, halfcheetah-ppo, by authors of IMP
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
 from typing import Any, Literal, Self
@@ -136,7 +136,7 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
 class Samples:
     """N valid steps, with the quantities that stay fixed during an epoch; tensors [N, ...]."""
 
-    observation: Tensor
+    observation: Tensor  # normalised, if the network keeps statistics: they change after all epochs only
     action: Tensor
     distribution: Tensor  # of the behaviour policy
     log_mu: Tensor  # of the action under it
@@ -152,9 +152,15 @@ class Samples:
         """Return samples start..stop-1 as views."""
         return self._map(lambda tensor: tensor[start:stop])
 
-    def take(self, indices: Tensor) -> Self:
-        """Return copies of the samples with these indices."""
-        return self._map(lambda tensor: tensor[indices])
+    def minibatches(self, indices: Sequence[Tensor]) -> Iterator[Self]:
+        """Yield copies of the samples with the indices of each minibatch.
+
+        All that is small is copied at once, which takes fewer operations; observations may be images.
+        """
+        order, sizes = torch.cat([*indices]), [len(one) for one in indices]
+        small = [getattr(self, field.name)[order].split(sizes) for field in fields(self)[1:]]
+        for chosen, *tensors in zip(indices, *small, strict=True):
+            yield type(self)(self.observation[chosen], *tensors)
 
     def _map(self, function: Any) -> Self:
         return type(self)(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
@@ -174,7 +180,8 @@ def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str 
         gae_lambda=config.gae_lambda,
     )
     log_mu = network.family.log_probability(batch.distribution, batch.action)
-    per_step = (batch.observation[:-1], batch.action, batch.distribution, log_mu, output.value[:-1], *estimates)
+    seen = network.normalised_observation(batch.observation[:-1])
+    per_step = (seen, batch.action, batch.distribution, log_mu, output.value[:-1], *estimates)
     return Samples(*(tensor[batch.valid] for tensor in per_step))
 
 
@@ -186,10 +193,8 @@ def ppo_loss(
     It consists of clipped surrogate, value error and entropy (eq. 9), and the KL penalty of section 4 times `kl_cost`.
     What costs nothing is only measured.
     """
-    family, count = network.family, samples.batch_size
-    no_reward = torch.zeros(1, count, device=samples.advantages.device)
-    output = network(samples.observation[None], samples.action[None], no_reward, no_reward.bool(), ())
-    pi, values = output.distribution.squeeze(0), output.value.squeeze(0)
+    family = network.family
+    pi, values = network.of_normalised_steps(samples.observation)
     log_pi = family.log_probability(pi, samples.action)
     ratio = importance_ratio("worker", log_pi, samples.log_mu, samples.log_mu, 1.0)
     policy = clipped_surrogate(ratio, samples.advantages, config.clip_epsilon).sum()
@@ -244,8 +249,9 @@ class Learner:
         for epoch in range(self.config.num_epochs):  # 6  K epochs, each over every sample of all learners
             if epoch and self.config.recompute_advantages:
                 samples = self._samples(batch)
-            for indices in shared_minibatches(numbers, total, parts, setting.generator, setting.reducer):
-                steps.append(self._descend(samples.take(indices.to(setting.device))))  # perhaps no sample of this one
+            indices = shared_minibatches(numbers, total, parts, setting.generator, setting.reducer)
+            for minibatch in samples.minibatches([one.to(setting.device) for one in indices]):
+                steps.append(self._descend(minibatch))  # perhaps no sample of this learner
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
         metrics["explained_variance"] = explained_variance(samples.values, samples.value_targets)
         if self.config.kl_target is not None:

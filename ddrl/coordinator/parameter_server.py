@@ -125,7 +125,8 @@ def _version(number: int, tensors: list[torch.Tensor]) -> Version:
 
 def copies(network: nn.Module) -> list[torch.Tensor]:
     """Return copies of the network's parameters and buffers as they are now."""
-    return [tensor.detach().clone() for tensor in tensors_of(network)]
+    with torch.no_grad():
+        return [tensor.clone() for tensor in tensors_of(network)]
 
 
 def load(network: nn.Module, tensors: list[torch.Tensor]) -> None:

@@ -221,8 +221,8 @@ class RegisteredSimulation:
         return self._images.prepared(encoded) if self._images else encoded
 
     def _stacked(self) -> Array:
-        """Return the newest observations, the oldest first along the first axis; a copy, which no step changes."""
-        return np.concatenate(self._stack)
+        """Return the newest observations, the oldest first along the first axis, in memory that no step changes."""
+        return self._stack[0].copy() if len(self._stack) == 1 else np.concatenate(self._stack)
 
 
 class _Images:

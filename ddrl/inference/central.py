@@ -190,6 +190,9 @@ class CentralInference:
         """Wait for the schedule; the parameters are where the inference is."""
         self._params.wait_for_schedule(unroll_index)
 
+    def leave_out_values(self) -> None:
+        """Do nothing: the network is not the actor's."""
+
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
         """Return the behaviour policy for the actor's columns. Raise as `Batcher.call` does."""
         return self._batcher.call(inputs) if self._batcher else self._threads[0].answers([inputs])[0]

@@ -47,9 +47,11 @@ def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None
     Standard practice of PPO (Huang et al. 2022, core detail 7). A single step becomes 0.
     """
     chosen = advantages if valid is None else advantages[valid]
-    sums = torch.tensor([chosen.numel(), chosen.sum(), chosen.square().sum()], dtype=torch.float64)
-    reducer.sum_([sums])
-    count, total, squares = sums.tolist()
+    count, total, squares = float(chosen.numel()), float(chosen.sum()), float(chosen.square().sum())
+    if reducer.size > 1:
+        sums = torch.tensor([count, total, squares], dtype=torch.float64)
+        reducer.sum_([sums])
+        count, total, squares = sums.tolist()
     mean = total / max(1.0, count)
     deviation = math.sqrt(max(0.0, squares / max(1.0, count) - mean * mean))
     result: Tensor = (advantages - mean) / (torch.tensor(deviation) + EPSILON)

@@ -26,6 +26,8 @@ from ddrl.learners.optimizers import (
 from ddrl.system.precision import autocast
 from ddrl.types import Metrics, Unroll
 
+LAGS = ("policy_lag_mean", "policy_lag_max", "policy_lag_first", "policy_lag_last")
+"""Metrics of the policy lag: of all steps of a batch, the largest, and of first and last steps."""
 PartLoss = Callable[[Any, AnyBatch, float], tuple[Tensor, Metrics]]
 """(network, columns, weight of one step) -> (weighted loss, metrics as sums over steps)."""
 
@@ -236,12 +238,10 @@ class LearnerCore(Generic[Network]):
         central inference.
         """
         lag = (self._params.version - version).float()
-        return {
-            "policy_lag_mean": lag.mean().item(),
-            "policy_lag_max": lag.max().item(),
-            "policy_lag_first": lag[0].mean().item(),
-            "policy_lag_last": lag[-1].mean().item(),
-        }
+        least, most = (extreme.item() for extreme in lag.aminmax())
+        if least == most:  # as under the synchronous schedule
+            return dict.fromkeys(LAGS, most)
+        return dict(zip(LAGS, (lag.mean().item(), most, lag[0].mean().item(), lag[-1].mean().item()), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of network (with its statistics), optimizer, counters and running returns."""

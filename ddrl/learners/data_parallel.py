@@ -63,11 +63,9 @@ class ColumnParallel:
             for network, parameters, pieces in shares[1:]
         ]
         metrics = [_backward(loss, *shares[0]), *(job.result() for job in jobs)]
-        gradients = [
-            [parameter.grad for parameter in parameters if parameter.grad is not None] for _, parameters, _ in shares
-        ]
-        for others in gradients[1:]:
-            torch._foreach_add_(gradients[0], others)
+        own, *others = (parameters for _, parameters, _ in shares)
+        for parameters in others:
+            torch._foreach_add_(_gradients(own), _gradients(parameters))
         return _sum(metrics)
 
 
@@ -79,8 +77,12 @@ def split(batch: AnyBatch, num_parts: int) -> list[AnyBatch]:
     return [batch.columns(start, stop) for start, stop in itertools.pairwise(edges) if stop > start] or [batch]
 
 
+def _gradients(parameters: Sequence[Parameter]) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
 def _sum(parts: list[Metrics]) -> Metrics:
-    return {name: sum(part[name] for part in parts) for name in parts[0]}
+    return parts[0] if len(parts) == 1 else {name: sum(part[name] for part in parts) for name in parts[0]}
 
 
 def _replica(network: nn.Module) -> nn.Module:

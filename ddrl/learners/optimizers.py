@@ -162,13 +162,15 @@ class RMSProp(Optimizer):
 
 
 def _uncompiled(kind: type[_Kind]) -> type[_Kind]:
-    """Return `kind` without the wrappers that torch puts around an optimizer's methods for `torch.compile`.
+    """Return `kind` without the wrappers that torch puts around an optimizer's methods.
 
-    Their first call imports the compiler: 800 modules, 70 MB and over a second in every process that learns.
+    Those for `torch.compile` import the compiler at their first call: 800 modules, 70 MB and over a second in every
+    process that learns. That of the profiler takes as long as several operations of a small network's step.
     """
     guarded = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
     methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in guarded}
-    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    methods["step"] = step = torch.no_grad()(inspect.unwrap(kind.step))
+    step.hooked = True  # torch wraps what does not say so
     return cast("type[_Kind]", type(kind.__name__, (kind,), methods))
 
 

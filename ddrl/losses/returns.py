@@ -16,9 +16,9 @@ def n_step_returns(
     observation (see `ddrl.types`). On a dead step R_t is V(x_t). Arguments as in `ddrl.losses.vtrace.vtrace`.
     """
     valid = torch.ones_like(rewards, dtype=torch.bool) if valid is None else valid
-    returns = torch.empty_like(rewards)
-    following = bootstrap_value
-    for t in range(len(rewards) - 1, -1, -1):
-        following = torch.where(valid[t], rewards[t] + discounts[t] * following, values[t])
-        returns[t] = following
-    return returns
+    returns, following = [], bootstrap_value
+    steps = zip(*(part.unbind() for part in (valid, rewards, discounts, values)), strict=True)
+    for valid_now, reward, discount, value in reversed(list(steps)):
+        following = torch.where(valid_now, reward + discount * following, value)
+        returns.append(following)
+    return torch.stack(returns[::-1])

@@ -16,6 +16,8 @@ from ddrl.losses.actor_critic import value_loss
 
 Ratio = Literal["worker", "target", "target_worker_clipping"]
 RATIOS: tuple[Ratio, ...] = ("worker", "target", "target_worker_clipping")
+_MODERATE = 80.0
+"""Exponents whose exponential is neither 0 nor infinite in float32, which ends at exp(88.7)."""
 
 
 def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: Tensor, rho: float) -> Tensor:
@@ -42,16 +44,19 @@ def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: 
     """
     if kind not in RATIOS:
         raise unknown_name("ratio", kind, RATIOS)
-    impossible = log_pi == -math.inf
 
     def over(log_mu: Tensor) -> Tensor:
-        return (log_pi - log_mu.detach()).masked_fill(impossible, -math.inf)
+        return log_pi - log_mu.detach()
 
     if kind == "worker":
-        return _exp(over(log_worker))
-    if kind == "target":
-        return _exp(over(log_target))
-    return _exp(torch.minimum(over(log_target), math.log(rho) + over(log_worker)))
+        exponent = over(log_worker)
+    elif kind == "target":
+        exponent = over(log_target)
+    else:
+        exponent = torch.minimum(over(log_target), math.log(rho) + over(log_worker))
+    if not log_pi.is_cuda and bool((exponent.detach().abs() < _MODERATE).all()):
+        return exponent.exp()  # far cheaper; on a GPU it would not pay to wait for the answer
+    return _exp(exponent.masked_fill(log_pi == -math.inf, -math.inf))
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip_epsilon: float) -> Tensor:

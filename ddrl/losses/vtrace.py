@@ -58,8 +58,9 @@ def vtrace(
     deltas = clipped_rhos * (rewards + discounts * _following(values, bootstrap_value) - values)
     decays = discounts * cs
     errors, error = torch.empty_like(values), torch.zeros_like(bootstrap_value)
-    for t in reversed(range(values.shape[0])):  # error = v_t - V(x_t)
-        error = torch.addcmul(deltas[t], decays[t], error, out=errors[t])
+    steps = list(zip(deltas.unbind(), decays.unbind(), errors.unbind(), strict=True))
+    for delta, decay, found in reversed(steps):  # error = v_t - V(x_t)
+        error = torch.addcmul(delta, decay, error, out=found)
     return values + errors
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -14,12 +15,18 @@ from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.networks.initialisation import Kind, default_initialisation, linear
 from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
 from ddrl.networks.torsos import Torso, described, make_torso
-from ddrl.networks.trunk import PIECE_STEPS, features, make_trunk
+from ddrl.networks.trunk import PIECE_STEPS, features, features_of_steps, make_trunk
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
+
+NO_VALUE = torch.tensor(math.nan)
+"""Stands for values that nobody reads."""
 
 
 class ActorCritic(nn.Module):
     """pi(a|x) and V(x), from one torso (Espeholt et al. 2018, Figure 3) or from one torso each."""
+
+    predicts_values = True
+    """Whether V(x) is computed; False: NaN stands in its place, for who only acts."""
 
     def __init__(
         self,
@@ -90,16 +97,39 @@ class ActorCritic(nn.Module):
         Arguments as of `ddrl.networks.trunk.features`.
         """
         time, batch = observation.shape[:2]
-        if self.observation_normaliser is not None:
-            observation = self.observation_normaliser.forward(observation)
+        observation = self.normalised_observation(observation)
         found, seen, state = features(self, observation, last_action, last_reward, start, state)
-        distribution = self.policy.forward(found).float()
+        distribution = self._distribution(found)
+        value = self._value(found, seen).view(time, batch) if self.predicts_values else NO_VALUE.expand(time, batch)
+        return NetworkOutput(distribution.view(time, batch, distribution.shape[-1]), value, state)
+
+    @property
+    def sees_steps_alone(self) -> bool:
+        """Return whether an output depends on the observation of its own step alone."""
+        return self.core is None and not self.feed_last_action_and_reward
+
+    def of_steps(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Return distributions [N, P] and values [N] in float32 at observations [N, ...], of which each is seen alone.
+
+        The network `sees_steps_alone`.
+        """
+        return self.of_normalised_steps(self.normalised_observation(observation))
+
+    def of_normalised_steps(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `of_steps` does, of observations from `normalised_observation`."""
+        found, seen = features_of_steps(self, observation)
+        distribution = self._distribution(found)
+        return distribution, self._value(found, seen) if self.predicts_values else NO_VALUE.expand(len(found))
+
+    def _distribution(self, found: Tensor) -> Tensor:
+        distribution: Tensor = self.policy.forward(found).float()
         if self.log_std is not None:
             distribution = torch.cat([distribution, self.log_std.expand_as(distribution)], dim=-1)
-        value = self.value.forward(found if self.value_torso is None else self.value_torso.forward(seen))
-        return NetworkOutput(
-            distribution.view(time, batch, distribution.shape[-1]), value.float().view(time, batch), state
-        )
+        return distribution
+
+    def _value(self, found: Tensor, seen: Tensor) -> Tensor:
+        value: Tensor = self.value.forward(found if self.value_torso is None else self.value_torso.forward(seen))
+        return value.float().squeeze(-1)
 
     def describe(self) -> dict[str, Any]:
         """Return layers and first weights as plain data, from which another library builds the same network."""
@@ -122,6 +152,10 @@ class ActorCritic(nn.Module):
     def no_action(self, batch_size: int) -> Tensor:
         """Return the last action before an episode: zeros [batch_size] int64 or [batch_size, A] float32."""
         return torch.zeros(batch_size, self.action_size) if self.action_size else torch.zeros(batch_size).long()
+
+    def normalised_observation(self, observation: Tensor) -> Tensor:
+        """Return observations [...] as the torso sees them: scaled if the network keeps statistics of them."""
+        return observation if self.observation_normaliser is None else self.observation_normaliser.forward(observation)
 
     def normalised_reward(self, reward: Tensor) -> Tensor:
         """Return rewards [...] as the losses use them: scaled if the network keeps statistics of returns."""

@@ -63,7 +63,7 @@ class ObservationNormaliser(nn.Module):
         self.register_buffer("scale", torch.ones(shape))
 
     def forward(self, observation: Tensor) -> Tensor:
-        return ((observation - self.shift) * self.scale).clamp(-self.clip, self.clip)
+        return (observation - self.shift).mul_(self.scale).clamp_(-self.clip, self.clip)
 
     @torch.no_grad()
     def update(self, samples: Tensor, reducer: Reducer) -> None:

@@ -33,6 +33,9 @@ class Head(nn.Module):
 class QNetwork(nn.Module):
     """Q(o, .) of a discrete task; its output's `distribution` holds the values of all actions."""
 
+    sees_steps_alone = False
+    """Whether there is a way to evaluate single steps that takes fewer operations."""
+
     def __init__(
         self,
         spec: EnvSpec,

@@ -154,7 +154,8 @@ class MLPTorso(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """Map observations [N, ...] to features [N, size]."""
-        x = observation.flatten(1).to(torch.float32)
+        x = observation if observation.dim() == 2 else observation.flatten(1)
+        x = x if x.dtype == torch.float32 else x.to(torch.float32)
         if self.scale != 1.0:
             x = x * self.scale
         for layer in self.layers:

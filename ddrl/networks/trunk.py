@@ -91,10 +91,7 @@ def features(
         start: [T, B] bool: the recurrent state is set to zero before these steps.
         state: before step 0, from `initial_state` or an earlier output.
     """
-    flat, instruction = observation.flatten(0, 1), None
-    if network.instructions is not None:
-        flat, instruction = network.instructions(flat)
-    found = network.torso.forward(flat)  # a call of a module costs as much as a small layer
+    found, flat, instruction = _seen(network, observation.flatten(0, 1))
     if network.feed_last_action_and_reward:
         action = last_action.flatten(0, 1)
         action = action if last_action.is_floating_point() else F.one_hot(action, network.num_actions)
@@ -106,3 +103,21 @@ def features(
         outputs, state = network.core(found.view(*observation.shape[:2], -1), start, state)
         found = outputs.flatten(0, 1)
     return found, flat, state
+
+
+def features_of_steps(network: HasTrunk, observation: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the features [N, F], and the observations as the torso sees them, of steps that are seen alone [N, ...].
+
+    The network has no LSTM, and is not fed last actions and rewards.
+    """
+    found, flat, instruction = _seen(network, observation)
+    return (found if instruction is None else torch.cat([found, instruction.to(found.dtype)], dim=-1)), flat
+
+
+def _seen(network: HasTrunk, observation: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the torso's features of observations [N, ...], what it saw, and features of instructions, if any."""
+    instruction = None
+    if network.instructions is not None:
+        observation, instruction = network.instructions(observation)
+    # `forward`, since a call of a module costs as much as a small layer
+    return network.torso.forward(observation), observation, instruction

@@ -26,8 +26,9 @@ class ClosableCondition:
 
     def wait_until(self, predicate: Callable[[], bool], clock: WaitClock | None = None) -> None:
         """Wait, with the lock held, until `predicate()` is true; count the time on `clock`. Raise Closed if closed."""
-        with clock.running() if clock else nullcontext():
-            self.wait_for(lambda: self.closed or predicate())
+        if not self.closed and not predicate():
+            with clock.running() if clock else nullcontext():
+                self.wait_for(lambda: self.closed or predicate())
         if self.closed:
             raise Closed
 

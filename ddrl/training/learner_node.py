@@ -350,6 +350,8 @@ class StopFlag:
 
     def decide(self, segment_over: bool = False) -> StopDecision:
         """Return what any learner was asked, or says of the segment; every learner calls it before each update."""
+        if self._reducer.size == 1:
+            return StopDecision(self._asked, segment_over)
         said = torch.tensor([float(self._asked), float(segment_over)])
         self._reducer.sum_([said])
         interrupted, over = said.tolist()

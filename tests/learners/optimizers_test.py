@@ -358,3 +358,9 @@ def test_every_broken_quantity_is_named() -> None:
 
 def test_finite_quantities_pass() -> None:
     check_finite({"policy_loss": -1e30, "value_loss": torch.zeros(2), "empty": torch.zeros(0)})
+
+
+@pytest.mark.parametrize("config", [RMSPropConfig(), AdamConfig()])
+def test_torch_puts_no_profiler_around_a_step(config: RMSPropConfig | AdamConfig) -> None:
+    step = type(make_optimizer(parameters(), config)).step
+    assert "profile" not in step.__code__.co_qualname

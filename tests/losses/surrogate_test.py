@@ -255,3 +255,18 @@ def test_a_policy_that_rules_the_action_out_has_the_ratio_0(kind: str, target: f
 def test_a_ratio_at_the_bound_is_not_clipped() -> None:
     ratio = torch.tensor([0.5, 0.499, 1.0, 1.5, 1.501])
     assert clip_fraction(ratio, 0.5).tolist() == [0.0, 1.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", RATIOS)
+def test_a_step_of_extreme_ratio_changes_no_bit_of_the_others(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_pi, log_worker, log_target = torch.randn(3, 50, generator=generator)
+    found = []
+    for extreme in (0.0, 100.0):
+        variable = log_pi.clone().requires_grad_()
+        ratio = importance_ratio(kind, variable + extreme * (torch.arange(50) == 7), log_worker, log_target, 2.0)
+        ratio.clamp(max=1.2).sum().backward()
+        others = torch.arange(50) != 7
+        found.append((ratio[others], variable.grad[others]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])

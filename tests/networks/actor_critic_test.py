@@ -224,3 +224,39 @@ def test_the_vision_network_ends_in_one_cell_of_256_channels() -> None:
     convolutions = (16 * 4 * 16 + 16) + (32 * 16 * 16 + 32) + (256 * 32 * 121 + 256)
     assert count(make(spec, "vision")) == convolutions + 256 * (6 + 1) + 7
     assert outputs_of(make(spec, "vision"), inputs(spec, 2, 3)).distribution.shape == (2, 3, 6)
+
+
+def test_steps_seen_alone_give_the_bits_of_a_batch() -> None:
+    network, data = make(FLAT, "mlp"), inputs(FLAT, 3, 2)
+    output = outputs_of(network, data)
+    distribution, value = network.of_steps(data["observation"].flatten(0, 1))
+    assert torch.equal(distribution, output.distribution.flatten(0, 1))
+    assert torch.equal(value, output.value.flatten())
+
+
+def test_values_that_nobody_reads_are_left_out_and_change_no_distribution() -> None:
+    network, data = make(FLAT, "mlp"), inputs(FLAT, 3, 2)
+    complete = outputs_of(network, data)
+    network.predicts_values = False
+    partial = outputs_of(network, data)
+    assert torch.equal(partial.distribution, complete.distribution)
+    assert partial.value.shape == complete.value.shape
+    assert partial.value.isnan().all()
+    assert network.of_steps(data["observation"][0])[1].isnan().all()
+
+
+@pytest.mark.parametrize(("lstm_size", "feed"), [(0, False), (0, True), (4, False)])
+def test_a_network_with_memory_or_last_actions_sees_no_step_alone(lstm_size: int, feed: bool) -> None:
+    assert make(FLAT, "mlp", lstm_size, feed).sees_steps_alone == (not lstm_size and not feed)
+
+
+def test_observations_may_be_normalised_beforehand() -> None:
+    generator = torch.Generator().manual_seed(0)
+    network = ActorCritic(FLAT, network="mlp", generator=generator, observation_normalisation=True)
+    observation = 3.0 + torch.randn((50, 6), generator=generator)
+    assert network.observation_normaliser is not None
+    network.observation_normaliser.update(observation, SingleLearner())
+    seen = network.normalised_observation(observation)
+    assert float(seen.mean().abs()) < 1e-5
+    for beforehand, at_once in zip(network.of_normalised_steps(seen), network.of_steps(observation), strict=True):
+        assert torch.equal(beforehand, at_once)

@@ -120,7 +120,7 @@ def misaligned_advantages(right: Function) -> Function:
 
 def half_of_the_samples(right: Function) -> Function:
     """Minibatches are drawn from the first half of a batch only, twice as often."""
-    return lambda samples, indices: right(samples, indices % (samples.batch_size // 2))
+    return lambda samples, indices: right(samples, [one % (samples.batch_size // 2) for one in indices])
 
 
 def unweighted_items(right: Function) -> Function:
@@ -386,7 +386,7 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
     },
     "ppo_track": {
         "advantages misaligned": Fault(ppo, "prepare", misaligned_advantages),
-        "half of the samples": Fault(ppo.Samples, "take", half_of_the_samples),
+        "half of the samples": Fault(ppo.Samples, "minibatches", half_of_the_samples),
     },
     "impact_assault": unclipped(impact, core),
     "apex_assault": unclipped(apex_dqn, core),

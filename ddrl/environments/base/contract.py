@@ -12,6 +12,7 @@ from ddrl.errors import UserError
 from ddrl.types import Array, EnvSpec, EnvStep
 
 _LOW, _HIGH = np.float32(-1.0), np.float32(1.0)
+_FLOAT32 = np.dtype(np.float32)
 
 
 def first_step(observation: Array) -> EnvStep:
@@ -33,11 +34,11 @@ def accepted_actions(actions: Array, spec: EnvSpec, num_envs: int) -> Array:
         if int(actions.min()) < 0 or int(actions.max()) >= spec.num_actions:
             raise ValueError(f"actions must lie in 0..{spec.num_actions - 1}, got {actions.min()}..{actions.max()}")
         return actions.astype(np.int64, copy=False)
-    if actions.shape != (num_envs, spec.action_size) or actions.dtype != np.float32:
+    if actions.shape != (num_envs, spec.action_size) or actions.dtype != _FLOAT32:
         wanted = f"float32 of shape ({num_envs}, {spec.action_size})"
         raise ValueError(f"actions must be {wanted}, not {actions.dtype} {actions.shape}")
     clipped: Array = np.minimum(np.maximum(actions, _LOW), _HIGH)
-    if math.isnan(np.add.reduce(clipped, axis=None)):
+    if math.isnan(np.vdot(clipped, clipped)):
         rows = np.nonzero(np.isnan(actions).any(axis=1))[0].tolist()
         raise ValueError(f"actions hold NaN in the environments {rows}")
     return clipped

@@ -14,6 +14,7 @@ LIMIT = 1e12
 float32 ends at 3.4e38. A value adds up some 1e4 rewards (a discount of 0.9999), a loss squares it, and a batch adds up
 a million of them: (1e4 x 1e12)^2 x 1e6 = 1e38. MuJoCo gives a simulation up at 1e10.
 """
+_LIMIT_SQUARED = LIMIT**2
 
 
 class BadNumber(NamedTuple):
@@ -47,18 +48,23 @@ def fault(step: EnvStep) -> BadNumber | None:
 
     Integers, such as pixels, are not looked at.
     """
-    parts = {"reward": step.reward, "observation": step.observation}
-    # One pass without temporary arrays: the sum of squares is NaN or too large where any number is. It may be too
-    # large without that, so each number is looked at then.
-    if all(values.dtype.kind != "f" or np.vdot(values, values) <= LIMIT**2 for values in parts.values()):
+    if _is_small(step.reward) and _is_small(step.observation):
         return None
-    for name, values in parts.items():
+    for name, values in (("reward", step.reward), ("observation", step.observation)):
         wrong = np.argwhere(~(np.abs(values) <= LIMIT)) if values.dtype.kind == "f" else np.empty(0)
         if len(wrong):
             column, *inner = wrong[0].tolist()
             value, index = values[tuple(wrong[0])], f"{inner}" if inner else ""
             return BadNumber(column, f"{name}{index} is {value:g}; allowed: finite numbers within {LIMIT:g} of 0")
     return None
+
+
+def _is_small(values: Array) -> bool:
+    """Return whether numbers are fine by one pass without temporary arrays; False: each must be looked at.
+
+    The sum of squares is NaN or too large where any number is. It may be too large without that.
+    """
+    return values.dtype.kind != "f" or bool(np.vdot(values, values) <= _LIMIT_SQUARED)
 
 
 def diverged(actions: Array) -> str:

@@ -101,15 +101,16 @@ class ReplayedEnvs(Generic[Simulated]):
         converted = self._in_units(actions)
         observation = self._empty()
         reward = np.zeros(self.num_envs, dtype=np.float32)
-        terminated, cut = np.zeros((2, self.num_envs), dtype=np.bool_)
+        terminated = np.zeros(self.num_envs, dtype=np.bool_)
+        truncated = terminated.copy()
 
-        for row in range(self.num_envs):
-            if dead[row]:
+        for row, is_dead in enumerate(dead.tolist()):
+            if is_dead:
                 observation[row] = self._start(row)
-            else:
-                stepped = self._advance(row, actions[row], converted[row])
-                observation[row], reward[row], terminated[row], cut[row] = stepped
-        truncated = (cut | (self._steps() >= self._max_steps)) & ~terminated
+                continue
+            observation[row], reward[row], over, cut = self._advance(row, actions[row], converted[row])
+            terminated[row] = over
+            truncated[row] = not over and (cut or len(self._taken[row]) >= self._max_steps)
         self._last, self._ended = observation, terminated | truncated
         return EnvStep(observation, reward, terminated, truncated, self._ended, dead, ~dead)
 

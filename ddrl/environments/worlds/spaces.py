@@ -109,11 +109,15 @@ def observed(space: spaces.Space[Any], name: str) -> Observed:
     def encode(observation: Any) -> Array:
         return np.asarray(spaces.flatten(space, observation), dtype=np.float32)
 
+    def encode_box(observation: Any) -> Array:  # the same, without the search for what flattens its kind of space
+        return np.asarray(observation, dtype=space.dtype).ravel().astype(np.float32)
+
     images = [
         f"{part.shape} {part.dtype}" for part in parts if isinstance(part, spaces.Box) and _looks_like_images(part)
     ]
     words = "float32-observations,flattened"
-    return Observed((size,), "float32", encode, partial(_holds, space), words, next(iter(images), ""))
+    encode_any = encode_box if isinstance(space, spaces.Box) else encode
+    return Observed((size,), "float32", encode_any, partial(_holds, space), words, next(iter(images), ""))
 
 
 def acted(space: spaces.Space[Any], name: str) -> Acted:
