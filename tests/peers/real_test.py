@@ -19,6 +19,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "a2c": {"unroll_length": 16, "batch_size": 8},
     "impala": {"unroll_length": 16, "batch_size": 8},
     "impact": {"unroll_length": 16, "batch_size": 8, "num_slots": 2, "num_traversals": 2, "gae_lambda": 1.0},
+    "apex_dqn": {"unroll_length": 10, "batch_size": 32, "samples_per_insert": 8.0, "min_replay_size": 500},
 }
 STEPS = 4096
 
@@ -28,8 +29,10 @@ STEPS = 4096
 )
 def test_a_peer_trains_and_learns(tmp_path: Path, name: str, algorithm: str) -> None:
     installed(name)
-    plain = {"observation_normalisation": False, "reward_normalisation": False, "reward_clipping": "none"}
-    hyperparameters = SMALL[algorithm] | plain | {"network": "mlp", "separate_value_network": True}
+    plain: dict[str, Any] = {"reward_clipping": "none", "network": "mlp"}
+    if algorithm != "apex_dqn":
+        plain |= {"observation_normalisation": False, "reward_normalisation": False, "separate_value_network": True}
+    hyperparameters = SMALL[algorithm] | plain
     values = {
         "hyperparameters": hyperparameters | {"optimizer": {"name": "adam", "learning_rate": 2e-3}},
         "env_frames": STEPS,
@@ -46,9 +49,10 @@ def test_a_peer_trains_and_learns(tmp_path: Path, name: str, algorithm: str) -> 
     assert run.manifest["peer"]["name"] == name
     assert STEPS <= run.manifest["agent_steps"] < 2 * STEPS
     assert run.manifest["peer"]["gradient_steps"] > 0
-    if algorithm == "impact":  # batches are traversed again, and count as frames once
+    if algorithm in ("impact", "apex_dqn"):  # steps are learned from again, and count as frames once
         assert run.manifest["peer"]["trained_samples"] > run.manifest["agent_steps"]
     assert len(final_episodes(run)) == 4
     returns = training_returns(run)["value"]
-    assert 10 < returns.iloc[0] < 40
+    always_the_same_action = 8 if algorithm == "apex_dqn" else 10  # as a new Q-network mostly chooses
+    assert always_the_same_action < returns.iloc[0] < 40
     assert returns.max() > returns.iloc[0]

@@ -107,9 +107,7 @@ class Setup:
         settings.differs("actor_update_period", take("actor_update_period"), 1, "its actor has the newest parameters")
         why = "an actor of ours has errors of its own for new steps, and theirs has none"
         settings.differs("priority of a new step", "its error", "the largest so far", why)
-        settings.differs(
-            "n_step at the end of what is stored", "not drawn", "shorter", "its buffer has no incomplete items"
-        )
+        settings.differs("newest steps", "not drawn yet", "with fewer steps", "its buffer has no incomplete items")
         self.algorithm = self._algorithm(request, settings)
         self.buffer = self._buffer(take("replay_capacity"), take("priority_exponent"), take("importance_exponent"))
         self._owed = 0.0
