@@ -18,9 +18,9 @@ from pydantic.dataclasses import dataclass
 
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
-from ddrl.algorithms.a3c import advantage_loss
+from ddrl.algorithms.a3c import advantage_loss, returns_of
 from ddrl.interfaces import Parameters, Queue, System, TaskKind
-from ddrl.learners.batch_values import TimeLimits
+from ddrl.learners.batch_values import TimeLimits, evaluate
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
 from ddrl.learners.normalisation import RewardClipping
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
@@ -84,6 +84,8 @@ class Config:
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
     reward_normalisation: bool = False
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
+    # Not in the authors' code. True: Weng et al. 2022's code; values are in the running deviation of returns.
+    return_scaling: bool = False
     time_limits: TimeLimits = "bootstrap"  # Pardo et al. 2018; the authors' code has "terminal"
     gae_lambda: Probability = 1.0  # 1: n-step returns, as in the authors' code
 
@@ -122,7 +124,18 @@ class Learner:
         return self.core.step(self.update)  # 4, 6  B unrolls; a new version, for which all actors wait
 
     def update(self, batch: Unroll) -> Metrics:
-        """Make one gradient step on a batch."""
+        """Make one gradient step on a batch, then add its returns to the scale of the values, if there is one."""
+        network, config, setting = self.core.network, self.config, self.core.setting
+        if network.return_scale is None:
+            return self._descend(batch)
+        batch = batch.to(setting.device)
+        values = evaluate(network, batch, setting.precision).value
+        returns = returns_of(network, values, batch, config, config.time_limits, config.gae_lambda)
+        metrics = self._descend(batch)
+        network.return_scale.update(returns[batch.valid], setting.reducer)
+        return metrics
+
+    def _descend(self, batch: Unroll) -> Metrics:
         return self.core.update(  # 5  the loss of A3C
             lambda network, part, weight: advantage_loss(
                 network, part, self.config, weight, self.config.time_limits, self.config.gae_lambda

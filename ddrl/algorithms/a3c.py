@@ -97,25 +97,37 @@ def advantage_loss(
 
     -log pi(a_t|s_t) (R_t - V(s_t)) - beta H(pi(s_t)) + cost (R_t - V(s_t))^2 / 2, summed over steps, where R_t are
     n-step returns with the values of `network` itself, or with a `gae_lambda` below 1 those of GAE: V(s_t) + A_t.
+    If the network measures values in a deviation of returns, advantages are not divided by it, and targets are.
     """
     output = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
-    pi, values, bootstrap_value = output.distribution[:-1], output.value[:-1], output.value[-1]
-    rewards = network.normalised_reward(clipped_rewards(batch.reward, config.reward_clipping))
-    gammas = discounts(batch, config.discount, time_limits)
-    steps = (values.detach(), bootstrap_value.detach(), rewards, gammas)
-    if gae_lambda < 1.0:
-        on_policy = torch.zeros_like(rewards)
-        returns = vtrace_gae(*steps, on_policy, valid=batch.valid, gae_lambda=gae_lambda).value_targets
-    else:
-        returns = n_step_returns(*steps, batch.valid)
+    pi, values = output.distribution[:-1], output.value[:-1]
+    returns = returns_of(network, output.value.detach(), batch, config, time_limits, gae_lambda)
     log_pi = network.family.log_probability(pi, batch.action)
-    policy = masked_sum(policy_gradient_loss(log_pi, returns - values), batch.valid)
-    value = masked_sum(value_loss(values, returns), batch.valid)
+    if network.return_scale is None:
+        advantages, targets = returns - values, returns
+    else:
+        deviation = network.return_scale.deviation
+        advantages, targets = returns - values * deviation, returns / deviation
+    policy = masked_sum(policy_gradient_loss(log_pi, advantages), batch.valid)
+    value = masked_sum(value_loss(values, targets), batch.valid)
     bonus = masked_sum(network.family.entropy(pi if config.entropy_cost else pi.detach()), batch.valid)
     loss = policy + config.value_cost * value
     if config.entropy_cost:
         loss = loss - config.entropy_cost * bonus
     return weight * loss, {"policy_loss": policy.item(), "value_loss": value.item(), "entropy": bonus.item()}
+
+
+def returns_of(
+    network: ActorCritic, values: Tensor, batch: Unroll, config: Any, time_limits: TimeLimits, gae_lambda: float
+) -> Tensor:
+    """Return the returns R_t [T, B] that `advantage_loss` learns from, given the network's values [T+1, B]."""
+    values = values if network.return_scale is None else values * network.return_scale.deviation
+    rewards = network.normalised_reward(clipped_rewards(batch.reward, config.reward_clipping))
+    steps = (values[:-1], values[-1], rewards, discounts(batch, config.discount, time_limits))
+    if gae_lambda < 1.0:
+        on_policy = torch.zeros_like(rewards)
+        return vtrace_gae(*steps, on_policy, valid=batch.valid, gae_lambda=gae_lambda).value_targets
+    return n_step_returns(*steps, batch.valid)
 
 
 class Actor:

@@ -13,7 +13,7 @@ from ddrl.errors import UserError
 from ddrl.networks.direct import find_parts_directly
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.networks.initialisation import Kind, default_initialisation, linear
-from ddrl.networks.normalisation import ObservationNormaliser, RewardNormaliser
+from ddrl.networks.normalisation import ObservationNormaliser, ReturnScale, RewardNormaliser
 from ddrl.networks.torsos import Torso, described, make_torso
 from ddrl.networks.trunk import PIECE_STEPS, features, features_of_steps, make_trunk
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
@@ -45,6 +45,7 @@ class ActorCritic(nn.Module):
         normalised_observation_clip: float | None = 10.0,
         reward_normalisation: bool = False,
         normalised_reward_clip: float | None = 10.0,
+        return_scaling: bool = False,
     ) -> None:
         """Draw all weights from `generator` (on the CPU).
 
@@ -52,7 +53,8 @@ class ActorCritic(nn.Module):
         `make_torso`. `lstm_size` 0 means no LSTM. Continuous actions get a diagonal Gaussian whose log standard
         deviation is one learned number per dimension, the same for every observation. With `separate_value_network`,
         V(x) has its own torso. `initialisation` None means the default of the network (`default_initialisation`).
-        Normalised values are clipped to +- their bound; None: not clipped.
+        Normalised values are clipped to +- their bound; None: not clipped. With `return_scaling`, V(x) is measured in
+        the running deviation of returns, which a learner updates.
         Raises `UserError` if the network is unknown or does not fit the observations of `spec`, if `lstm_size` is
         negative, or if keys exclude each other.
         """
@@ -81,12 +83,10 @@ class ActorCritic(nn.Module):
             self.value_torso = make_torso(spec, network, generator, hidden_gain, **options)
             self.value = linear(self.value_torso.size, 1, generator, value_gain)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), initial_log_std)) if spec.action_size else None
-        self.observation_normaliser: ObservationNormaliser | None = None
-        self.reward_normaliser: RewardNormaliser | None = None
-        if observation_normalisation:
-            self.observation_normaliser = ObservationNormaliser(spec.observation_shape, normalised_observation_clip)
-        if reward_normalisation:
-            self.reward_normaliser = RewardNormaliser(normalised_reward_clip)
+        shape, bound = spec.observation_shape, normalised_observation_clip
+        self.observation_normaliser = ObservationNormaliser(shape, bound) if observation_normalisation else None
+        self.reward_normaliser = RewardNormaliser(normalised_reward_clip) if reward_normalisation else None
+        self.return_scale = ReturnScale() if return_scaling else None
         find_parts_directly(self)
 
     def forward(

@@ -73,6 +73,26 @@ class ObservationNormaliser(nn.Module):
         self.scale.copy_((self.moments.variance + EPSILON).rsqrt())
 
 
+class ReturnScale(nn.Module):
+    """The running standard deviation of returns, in which a network's values are measured; at first 1.
+
+    Method: Tianshou's A2C (Weng et al. 2022), `return_scaling`. The mean stays.
+    """
+
+    deviation: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments = RunningMoments(())
+        self.register_buffer("deviation", torch.ones(()))
+
+    @torch.no_grad()
+    def update(self, samples: Tensor, reducer: Reducer) -> None:
+        """Add returns [N] as the task counts them, of values and rewards that are not scaled."""
+        self.moments.update(samples, reducer)
+        self.deviation.copy_((self.moments.variance + EPSILON).sqrt())
+
+
 class RewardNormaliser(nn.Module):
     """Divides rewards by the standard deviation of the discounted return, then clips them to +-`clip`."""
 

@@ -11,6 +11,7 @@ import torch
 from ddrl.algorithms import a2c, a3c
 from ddrl.api.launch import train
 from ddrl.errors import UserError
+from ddrl.learners.batch_values import evaluate
 from ddrl.training.config.run_config import parse_run_config
 from tests.algorithms.rigs import SPECS, Rig
 from tests.runs import BASE, curves, merged, small
@@ -49,6 +50,39 @@ def test_the_sum_is_that_many_times_the_mean() -> None:
         rig.learner.update(batch)
         gradients[reduction] = torch.cat([parameter.grad.reshape(-1) for parameter in rig.network.parameters()])
     torch.testing.assert_close(gradients["sum"] / batch.valid.sum(), gradients["mean"])
+
+
+def scaled(deviation: float) -> tuple[Rig, Rig]:
+    """Two rigs of the same values and policy: one measures values as they are, one in this deviation of returns."""
+    keys = {"max_grad_norm": None, "separate_value_network": True, "network": "mlp", "gae_lambda": 0.9}
+    plain, other = Rig("a2c", **keys), Rig("a2c", return_scaling=True, **keys)
+    other.network.load_state_dict(plain.network.state_dict(), strict=False)
+    with torch.no_grad():
+        other.network.return_scale.deviation.fill_(deviation)
+        for parameter in other.network.value.parameters():
+            parameter /= deviation
+    return plain, other
+
+
+def test_values_in_a_deviation_of_returns_leave_the_policy_gradient_as_it_is() -> None:
+    plain, other = scaled(4.0)
+    losses = [rig.learner.update(plain.unroll())["value_loss"] for rig in (plain, other)]
+    for one, same in zip(plain.network.policy.parameters(), other.network.policy.parameters(), strict=True):
+        assert one.grad.abs().max() > 0
+        torch.testing.assert_close(same.grad, one.grad)
+    assert losses[1] == pytest.approx(losses[0] / 16, rel=1e-4)
+
+
+def test_the_deviation_is_that_of_the_returns_so_far_and_an_update_uses_the_one_before() -> None:
+    plain, other = scaled(4.0)
+    first, second = plain.unroll(1), plain.unroll(2)
+    seen = []
+    for batch in (first, second):
+        values = evaluate(other.network, batch, "float32").value
+        seen.append(a3c.returns_of(other.network, values, batch, other.config, "bootstrap", 0.9)[batch.valid])
+        other.learner.update(batch)
+        expected = torch.cat(seen).double().std(correction=0).item()
+        assert other.network.return_scale.deviation.item() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))

@@ -107,6 +107,17 @@ def test_an_update_of_ape_x_dqn_is_tianshou_s_with_its_new_priorities(
     assert largest_difference(ours, theirs) < TOLERANCE < largest_difference(before, ours) / 100
 
 
+def test_an_update_of_a2c_with_scaled_returns_is_tianshou_s(tmp_path: Path) -> None:
+    """Advantages stay as they are, targets of the value are divided by the deviation, which is then renewed."""
+    kind = {"learning_rate": RATE, "epsilon_inside_sqrt": False, "initial_mean_square": 0.0}
+    scaling = {"return_scaling": True, "gae_lambda": 0.95, "separate_value_network": True, "entropy_cost": 0.01}
+    before, ours, theirs = after_one_update(
+        installed("tianshou"), "a2c", CARTPOLE, tmp_path, optimizer=kind, **PLAIN | scaling
+    )
+    assert largest_difference(ours, theirs) < TOLERANCE < largest_difference(before, ours) / 10
+    assert abs(float(ours["return_variance"]) - 9.0) > 0.1
+
+
 def impala(folder: Path, reduction: str, drift: float, **more: Any) -> tuple[float, float]:
     optimizer = {"name": "adam", "learning_rate": RATE}
     settings = {"loss_reduction": reduction, "optimizer": optimizer, "max_grad_norm": 0.5, **PLAIN, **more}

@@ -117,7 +117,13 @@ def after_one_update(
     learner = learner_of(algorithm, config, network)
     if hasattr(learner, "target_network"):
         drift_target(learner.target_network)
-    before = {name: tensor.detach().clone().numpy() for name, tensor in network.state_dict().items()}
+    scale = getattr(network, "return_scale", None)
+    if scale is not None:  # as after many batches
+        scale.moments.count.fill_(1e-9)  # so that the next batch alone counts
+        scale.moments.variance.fill_(9.0)
+        scale.deviation.fill_(3.0)
+        extra = {"return_variance": 9.0} | dict(extra or {})
+    before = _parameters(network)
     family = network.family
     arrays: dict[str, Any] = {
         "request": json.dumps(request_of(config, threads=1)),
@@ -136,8 +142,16 @@ def after_one_update(
         arrays["orders"] = np.stack(orders_of(batch, hyperparameters, config.seed))
     theirs = _answer(peer, folder, arrays)
     learner.update(batch)
-    ours = {name: tensor.detach().numpy() for name, tensor in network.state_dict().items()}
+    ours = _parameters(network)
+    if scale is not None:
+        before["return_variance"], ours["return_variance"] = np.array(9.0), scale.moments.variance.numpy()
     return before, ours, theirs
+
+
+def _parameters(network: Any) -> dict[str, Any]:
+    """Return parameters and statistics, without the scale of returns, which a library keeps elsewhere."""
+    state = network.state_dict().items()
+    return {name: tensor.detach().clone().numpy() for name, tensor in state if not name.startswith("return_scale")}
 
 
 ITEMS = 12

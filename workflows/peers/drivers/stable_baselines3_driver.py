@@ -99,6 +99,7 @@ def arguments_of(request: Mapping[str, Any], settings: Settings) -> dict[str, An
         "policy_kwargs": policy_arguments(request, settings),
     }
     if request["algorithm"] == "a2c":
+        settings.same("return_scaling", False, "it does not scale returns")
         settings.same("loss_reduction", "mean", "its losses are means")
         return {**found, "gae_lambda": take("gae_lambda"), "normalize_advantage": False, "use_rms_prop": False}
     minibatches, clip = take("num_minibatches"), take("value_clip_epsilon")

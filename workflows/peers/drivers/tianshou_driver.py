@@ -151,7 +151,7 @@ class Setup:
         }
         if request["algorithm"] == "a2c":
             settings.same("loss_reduction", "mean", "its losses are means")
-            return A2C(**found)
+            return A2C(**found, return_scaling=take("return_scaling", False))
         clip, epsilon, normalises = take("value_clip_epsilon"), take("clip_epsilon"), take("normalise_advantages")
         if clip not in (None, epsilon):
             settings.differs("value_clip_epsilon", clip, epsilon, "it is that of the ratio")
@@ -243,6 +243,8 @@ def one_update(given: str, result: str) -> None:
         one_q_update(arrays, result)
         return
     setup = Setup(json.loads(str(arrays["request"])), Settings(json.loads(str(arrays["request"]))["settings"]))
+    if "return_variance" in arrays:
+        setup.algorithm.ret_rms.var = float(arrays["return_variance"])
     names = {name.removeprefix("parameter/") for name in arrays if name.startswith("parameter/")}
     setup.network.load_state_dict({name: torch.from_numpy(arrays[f"parameter/{name}"]) for name in names})
     length, columns = arrays["reward"].shape
@@ -268,7 +270,8 @@ def one_update(given: str, result: str) -> None:
     np.random.permutation = permuted  # type: ignore[assignment]
     setup.update(buffer)
     state = setup.network.state_dict()
-    np.savez(result, **{name: state[name].numpy() for name in names})
+    scale = {"return_variance": setup.algorithm.ret_rms.var} if "return_variance" in arrays else {}
+    np.savez(result, **{name: state[name].numpy() for name in names}, **scale)
 
 
 if __name__ == "__main__":
