@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddrl.cli.shared_arguments import add, path, positive, seconds
-from ddrl.errors import TRY_AGAIN
+from ddrl.errors import TRY_AGAIN, UserError
 from ddrl.system.notes import say
 
 RUN = "ALGORITHM TASK | CONFIG | KEY=VALUE"
@@ -82,6 +82,9 @@ def train(parsed: argparse.Namespace) -> int:
     from ddrl.api.settings import run_directory
     from ddrl.cli.run_settings import file_of, run_config
 
+    config = run_config(list(parsed.run_words))
+    if config.peer not in (None, parsed.name):
+        raise UserError(f"key 'peer': {config.peer}, and the command names {parsed.name}; allowed: one of them")
     config = run_config([*parsed.run_words, f"peer={parsed.name}"])
     directory = parsed.directory or run_directory(config, file_of(parsed.run_words))
     named = parsed.quiet or parsed.directory is not None
@@ -105,6 +108,9 @@ def speed(parsed: argparse.Namespace) -> None:
 
     config = replace(run_config(parsed.run_words), peer=None)
     names = [name for name in parsed.peers.split(",") if name]
+    for file in filter(None, (parsed.csv, parsed.json)):
+        if Path(file).is_dir():  # before anything is measured, not after it
+            raise UserError(f"{file}: is a folder; allowed: a file")
     threads = parsed.threads or sorted({1, len(os.sched_getaffinity(0))})
     speeds = measured(config, names, seconds=parsed.seconds, repeats=parsed.repeats, threads=threads, note=say)
     if parsed.csv:

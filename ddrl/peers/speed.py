@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddrl.errors import Command, UserError, about
-from ddrl.peers.catalogue import Peer, peers
+from ddrl.peers.catalogue import Peer, peer, peers
 from ddrl.peers.process import driver
 from ddrl.peers.request import request_of
 from ddrl.training.builder import Builder
@@ -64,7 +64,7 @@ def measured(
     Raise `UserError` for a peer that is not installed, or cannot do what is asked.
     """
     known = peers()
-    chosen = [known[name] for name in names] if names else _able(known, config.algorithm)
+    chosen = [peer(name, "--peers") for name in names] if names else _able(known, config.algorithm)
     for one in chosen:
         one.check(config.algorithm)
     subjects = [_ours(config)] + [_theirs(one, config, count) for one in chosen for count in threads]

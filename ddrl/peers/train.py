@@ -34,6 +34,7 @@ def train_peer(
     assert config.peer
     chosen = peer(config.peer, where="key 'peer'")
     chosen.check(config.algorithm)
+    _check_evaluation(config)
     request = request_of(config, threads=THREADS)
     accepted()
     progress = Progress(config.env_frames, quiet=quiet)
@@ -59,6 +60,14 @@ def train_peer(
         return "interrupted"
     _tell(over, progress, records)
     return "budget_reached"
+
+
+def _check_evaluation(config: RunConfig) -> None:
+    """Raise `UserError` for an evaluation that no driver carries out."""
+    if config.evaluation.deterministic:
+        raise UserError("key 'evaluation.deterministic': a peer is evaluated as it acts in training; allowed: false")
+    if config.evaluation.period_frames:
+        raise UserError("key 'evaluation.period_frames': a peer is evaluated at its end alone; allowed: null")
 
 
 def _follow(running: DriverProcess, records: PeerRecords, progress: Progress) -> dict[str, Any]:

@@ -47,3 +47,14 @@ def test_no_peer_that_could_be_measured_is_said(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UserError, match="no peer that runs ppo is installed; type: make peers"):
         measured(config_of(peer=None), [], seconds=1.0, repeats=1, threads=[1], note=print)
     assert main(["peers", "speed", "a2c", "toy/catch"]) == 2
+
+
+def test_an_unknown_peer_and_a_folder_for_the_file_are_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["peers", "speed", "ppo", "toy/catch"]
+    assert main([*words, "--peers", "nosuch"]) == 2
+    assert "--peers: unknown peer 'nosuch'" in capsys.readouterr().err
+    for option in ("--csv", "--json"):
+        assert main([*words, option, str(tmp_path)]) == 2
+        assert f"{tmp_path}: is a folder; allowed: a file" in capsys.readouterr().err

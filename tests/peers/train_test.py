@@ -141,6 +141,8 @@ def test_a_peer_that_is_not_installed_is_named_with_what_to_type(how: Path) -> N
         ({"peer": "other"}, "unknown peer 'other'"),
         ({"peer": "Other!"}, "key 'peer'"),
         ({"evaluation": {"environment": {"name": "toy/catch"}}}, "key 'evaluation.environment'"),
+        ({"evaluation": {"deterministic": True}}, "key 'evaluation.deterministic': .*; allowed: false"),
+        ({"evaluation": {"period_frames": 100}}, "key 'evaluation.period_frames': .*; allowed: null"),
         ({"environment": {"name": "toy/chain"}}, "drivers of other libraries make catch alone"),
     ],
 )
@@ -161,6 +163,8 @@ def test_the_command_trains_and_lists(how: Path, capfd: pytest.CaptureFixture[st
     assert "fake  A Fake   yes        ppo" in capfd.readouterr().out
     assert main(["peers", "train", "fake", "a2c", "toy/catch", "--directory", "other"]) == 2
     assert "peer 'fake': runs no a2c; allowed: ppo" in capfd.readouterr().err
+    assert main(["peers", "train", "fake", "ppo", "toy/catch", "peer=other", "--directory", "other"]) == 2
+    assert "key 'peer': other, and the command names fake; allowed: one of them" in capfd.readouterr().err
 
 
 def test_a_run_of_our_own_code_has_the_name_that_it_had_before_there_were_peers() -> None:

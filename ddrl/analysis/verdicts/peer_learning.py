@@ -211,8 +211,13 @@ def _as_claim(side: Side, margin: float) -> Claim:
 
 def _library(label: str, runs: Sequence[RunData]) -> str:
     """Return the peer's label with the version of its library, of which there may be several."""
-    found = {next(iter(run.manifest["peer"]["versions"].values()), "") for run in runs if run.manifest.get("peer")}
+    found = {_version(run.manifest["peer"]["versions"]) for run in runs if run.manifest.get("peer")}
     return " ".join(filter(None, [label, ", ".join(sorted(found))]))
+
+
+def _version(versions: Mapping[str, str]) -> str:
+    """Return the library's own version: what a driver names first, besides Python."""
+    return next((version for name, version in versions.items() if name != "python"), "")
 
 
 def _unmapped(runs: Sequence[RunData]) -> str:

@@ -68,15 +68,15 @@ def learning(rows: Iterable[Row], experiments: dict[str, Any], subject: str) -> 
         return plain(f"{number(row['seeds'])}\u202f/\u202f{number(row['peer_seeds'])}")
 
     fields: Fields[Row] = (
-        Field("Library and task", _shared(task), "1.2fr"),
+        Field("Library and task", _shared(task), "1.4fr"),
         Field("Return", return_of),
         numeric("Ours", "ours", number),
         numeric("Theirs", "theirs", number),
         right("Ratio", _ratio),
         Field("Seeds", _shared(seeds), "auto", "right"),
         Field("Frames", _shared(lambda row: plain(frames(row["env_frames"]))), "auto", "right"),
-        Field("Not the same", _shared(lambda row: small(not_the_same(row))), "1.3fr"),
-        right("Verdict", _verdict),
+        Field("Not the same", _shared(lambda row: small(not_the_same(row))), "1.4fr"),
+        Field("Verdict", _verdict, "1.2fr", "right"),
     )
     margin = "".join(f" Margin: {ratio(float(row['margin']))}." for row in lines[:1])
     groups = by_experiment(lines, experiments)

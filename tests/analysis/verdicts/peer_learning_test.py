@@ -35,7 +35,10 @@ def run(variant: str, seed: int, value: float, *, frames: int = 1000, at_end: fl
     rows = [(frame, "episode_return", value) for frame in (frames // 2, frames)]
     rows += [(frames, "evaluation_return", value if at_end is None else at_end)] * 10
     curves = pd.DataFrame(rows, columns=["env_frames", "metric", "value"]).assign(agent_steps=1, updates=1, seconds=1.0)
-    peer = {"versions": {"rllib": "2.60.0"}, "unmapped": [{"key": "bootstrap", "ours": 1, "theirs": 0, "why": "so"}]}
+    peer = {
+        "versions": {"python": "3.11.7", "ray": "2.60.0"},
+        "unmapped": [{"key": "bootstrap", "ours": 1, "theirs": 0, "why": "so"}],
+    }
     manifest: dict[str, Any] = {"env_frames": frames, "config": {}, "hardware": {"cores": 2}}
     manifest |= {"peer": peer} if variant != "ours" else {}
     return RunData("run", "controls_2026", "beside", variant, TASK, seed, manifest, curves)

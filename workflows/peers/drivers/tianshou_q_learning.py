@@ -104,7 +104,10 @@ class Setup:
         settings.without_effect(*DESCRIBED, "head_size", "dueling")
         settings.same("precision", "float32", "it computes in float32")
         settings.differs("error_buffer", take("error_buffer"), None, "it learns after each unroll, at the ratio itself")
-        settings.differs("actor_update_period", take("actor_update_period"), 1, "its actor has the newest parameters")
+        settings.same("actor_update_period", take("unroll_length"), "its parameters are the newest at each unroll")
+        settings.differs("target_update_period", "before the next batch", "one batch later", "targets come first there")
+        settings.differs("beginning", "as many items as min_replay_size", "as many steps", "it counts what is stored")
+        settings.differs("least priority", 1e-6, 1.2e-7, "it adds float32's epsilon to every error")
         why = "an actor of ours has errors of its own for new steps, and theirs has none"
         settings.differs("priority of a new step", "its error", "the largest so far", why)
         settings.differs("newest steps", "not drawn yet", "with fewer steps", "its buffer has no incomplete items")
