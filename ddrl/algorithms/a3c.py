@@ -103,13 +103,8 @@ def advantage_loss(
     pi, values = output.distribution[:-1], output.value[:-1]
     returns = returns_of(network, output.value.detach(), batch, config, time_limits, gae_lambda)
     log_pi = network.family.log_probability(pi, batch.action)
-    if network.return_scale is None:
-        advantages, targets = returns - values, returns
-    else:
-        deviation = network.return_scale.deviation
-        advantages, targets = returns - values * deviation, returns / deviation
-    policy = masked_sum(policy_gradient_loss(log_pi, advantages), batch.valid)
-    value = masked_sum(value_loss(values, targets), batch.valid)
+    policy = masked_sum(policy_gradient_loss(log_pi, returns - network.value_of_task(values)), batch.valid)
+    value = masked_sum(value_loss(values, network.value_target(returns)), batch.valid)
     bonus = masked_sum(network.family.entropy(pi if config.entropy_cost else pi.detach()), batch.valid)
     loss = policy + config.value_cost * value
     if config.entropy_cost:
@@ -121,7 +116,7 @@ def returns_of(
     network: ActorCritic, values: Tensor, batch: Unroll, config: Any, time_limits: TimeLimits, gae_lambda: float
 ) -> Tensor:
     """Return the returns R_t [T, B] that `advantage_loss` learns from, given the network's values [T+1, B]."""
-    values = values if network.return_scale is None else values * network.return_scale.deviation
+    values = network.value_of_task(values)
     rewards = network.normalised_reward(clipped_rewards(batch.reward, config.reward_clipping))
     steps = (values[:-1], values[-1], rewards, discounts(batch, config.discount, time_limits))
     if gae_lambda < 1.0:

@@ -101,6 +101,7 @@ class Config:
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 7; null: no bound
     reward_normalisation: bool = True  # Huang, continuous detail 8; off on Atari
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 9; null: no bound
+    return_scaling: bool = False  # not there; true: as Weng et al. 2022's code, values in the deviation of returns
     time_limits: TimeLimits = "bootstrap"  # Pardo et al. 2018; the authors' code has "terminal"
     recompute_advantages: bool = False  # before every epoch (Andrychowicz et al. 2021, section 3.5)
 
@@ -167,12 +168,16 @@ class Samples:
 
 
 def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str = "float32") -> Samples:
-    """Compute GAE advantages (eq. 11) and value targets with the present parameters; dead steps are left out."""
+    """Compute GAE advantages (eq. 11) and value targets with the present parameters; dead steps are left out.
+
+    If the network measures values in a deviation of returns, advantages are not divided by it, and targets are.
+    """
     output = evaluate(network, batch, precision)
+    values = network.value_of_task(output.value)
     rewards = clipped_rewards(batch.reward, config.reward_clipping)
     estimates = vtrace_gae(
-        output.value[:-1],
-        output.value[-1],
+        values[:-1],
+        values[-1],
         network.normalised_reward(rewards),
         discounts(batch, config.discount, config.time_limits),
         torch.zeros_like(batch.reward),  # on policy: GAE
@@ -181,7 +186,8 @@ def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str 
     )
     log_mu = network.family.log_probability(batch.distribution, batch.action)
     seen = network.normalised_observation(batch.observation[:-1])
-    per_step = (seen, batch.action, batch.distribution, log_mu, output.value[:-1], *estimates)
+    targets = network.value_target(estimates.value_targets)
+    per_step = (seen, batch.action, batch.distribution, log_mu, output.value[:-1], estimates.advantages, targets)
     return Samples(*(tensor[batch.valid] for tensor in per_step))
 
 
@@ -261,7 +267,10 @@ class Learner:
         return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch.version)
 
     def _samples(self, batch: Unroll) -> Samples:
-        samples = prepare(self.core.network, batch, self.config, self.core.setting.precision)
+        network = self.core.network
+        samples = prepare(network, batch, self.config, self.core.setting.precision)
+        if network.return_scale is not None:
+            network.return_scale.update(network.value_of_task(samples.value_targets), self.core.setting.reducer)
         return self._normalised(samples) if self.config.normalise_advantages_over == "batch" else samples
 
     def _normalised(self, samples: Samples) -> Samples:

@@ -157,6 +157,14 @@ class ActorCritic(nn.Module):
         """Return observations [...] as the torso sees them: scaled if the network keeps statistics of them."""
         return observation if self.observation_normaliser is None else self.observation_normaliser.forward(observation)
 
+    def value_of_task(self, value: Tensor) -> Tensor:
+        """Return values [...] of the network as the task counts them: times the deviation of returns, if it has one."""
+        return value if self.return_scale is None else value * self.return_scale.deviation
+
+    def value_target(self, returns: Tensor) -> Tensor:
+        """Return what the network's values [...] should be, given returns as the task counts them."""
+        return returns if self.return_scale is None else returns / self.return_scale.deviation
+
     def normalised_reward(self, reward: Tensor) -> Tensor:
         """Return rewards [...] as the losses use them: scaled if the network keeps statistics of returns."""
         return reward if self.reward_normaliser is None else self.reward_normaliser(reward)

@@ -235,3 +235,21 @@ def test_advantages_are_those_of_the_present_values_in_every_epoch_if_the_key_sa
         assert torch.equal(seen[0], first.value_targets.sort().values)
         found[recompute] = torch.equal(seen[0], seen[1])
     assert found == {False: True, True: False}
+
+
+def test_values_in_a_deviation_of_returns_leave_advantages_as_they_are() -> None:
+    keys = {"reward_normalisation": False, "observation_normalisation": False, "normalise_advantages": False}
+    plain, other = Rig("ppo", **keys), Rig("ppo", return_scaling=True, **keys)
+    other.network.load_state_dict(plain.network.state_dict(), strict=False)
+    batch = plain.unroll()
+    with torch.no_grad():
+        other.network.return_scale.deviation.fill_(4.0)
+        for parameter in other.network.value.parameters():
+            parameter /= 4.0
+    one, same = (ppo.prepare(rig.network, batch, rig.config) for rig in (plain, other))
+    torch.testing.assert_close(same.advantages, one.advantages, rtol=1e-4, atol=1e-5)
+    for name in ("values", "value_targets"):
+        torch.testing.assert_close(4.0 * getattr(same, name), getattr(one, name), rtol=1e-4, atol=1e-5)
+    other.learner.update(batch)
+    expected = one.value_targets.double().std(correction=0).item()
+    assert other.network.return_scale.deviation.item() == pytest.approx(expected, rel=1e-4)

@@ -28,7 +28,7 @@ from tests.scripted import Scripted
 
 PENALISED: dict[str, dict[str, Any]] = {
     "a2c": {"return_scaling": True},
-    "ppo": {"kl_cost": 0.2, "kl_target": 1e-9},
+    "ppo": {"kl_cost": 0.2, "kl_target": 1e-9, "return_scaling": True},
     "impact": {"kl_cost": 0.2, "kl_target": 1e-9, "num_traversals": 3},
     "impala": {"replay_fraction": 0.5, "replay_capacity": 6},
 }

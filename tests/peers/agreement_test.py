@@ -118,6 +118,16 @@ def test_an_update_of_a2c_with_scaled_returns_is_tianshou_s(tmp_path: Path) -> N
     assert abs(float(ours["return_variance"]) - 9.0) > 0.1
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_an_update_of_ppo_with_scaled_returns_is_tianshou_s(tmp_path: Path, recompute: bool) -> None:
+    settings = {"num_epochs": 3, "num_minibatches": 4, "normalise_advantages": False, "clip_epsilon": 0.1}
+    settings |= {"optimizer": {"learning_rate": RATE}, "entropy_cost": 0.02, "max_grad_norm": 0.5}
+    settings |= {"value_clip_epsilon": 0.1, "return_scaling": True, "recompute_advantages": recompute}
+    before, ours, theirs = after_one_update(installed("tianshou"), "ppo", CARTPOLE, tmp_path, **settings | PLAIN)
+    assert largest_difference(ours, theirs) < TOLERANCE < largest_difference(before, ours) / 100
+    assert abs(float(ours["return_variance"]) - 9.0) > 0.1
+
+
 def impala(folder: Path, reduction: str, drift: float, **more: Any) -> tuple[float, float]:
     optimizer = {"name": "adam", "learning_rate": RATE}
     settings = {"loss_reduction": reduction, "optimizer": optimizer, "max_grad_norm": 0.5, **PLAIN, **more}

@@ -111,6 +111,7 @@ class Unwrapped(ModuleType):
 def wrappers(request: Mapping[str, Any], settings: Settings) -> Unwrapped:
     """Return the wrappers that the script finds: those of normalisation where the request has it."""
     made = Unwrapped("gym.wrappers")
+    settings.same("return_scaling", False, "it divides rewards alone")
     observations, rewards = (settings.take(key, False) for key in ("observation_normalisation", "reward_normalisation"))
     clips = [settings.take(key, 10.0) for key in ("normalised_observation_clip", "normalised_reward_clip")]
     if observations:

@@ -50,6 +50,7 @@ def common(config: Any, learner: type, request: Mapping[str, Any], settings: Set
     settings.same("feed_last_action_and_reward", False, "the module sees observations alone")
     settings.same("precision", "float32", "the learner computes in float32")
     settings.same("reward_normalisation", False, "it has none")
+    settings.same("return_scaling", False, "it has none")
     settings.without_effect("normalised_reward_clip")
     rate, decay = take("optimizer.learning_rate"), take("optimizer.decay_frames")
     if decay:

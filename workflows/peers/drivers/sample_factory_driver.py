@@ -104,6 +104,7 @@ def arguments_of(request: Mapping[str, Any], settings: Settings, folder: str) ->
     settings.same("precision", "float32", "it computes in float32")
     why = "it shifts and scales the targets of the value instead, which the driver leaves off"
     settings.same("reward_normalisation", False, why)
+    settings.same("return_scaling", False, why)
     settings.without_effect("normalised_reward_clip")
     if normalises := take("observation_normalisation", False):
         settings.differs("observation_normalisation", "after each update", "before it", "when a batch is taken in")

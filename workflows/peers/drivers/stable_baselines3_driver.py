@@ -99,7 +99,6 @@ def arguments_of(request: Mapping[str, Any], settings: Settings) -> dict[str, An
         "policy_kwargs": policy_arguments(request, settings),
     }
     if request["algorithm"] == "a2c":
-        settings.same("return_scaling", False, "it does not scale returns")
         settings.same("loss_reduction", "mean", "its losses are means")
         return {**found, "gae_lambda": take("gae_lambda"), "normalize_advantage": False, "use_rms_prop": False}
     minibatches, clip = take("num_minibatches"), take("value_clip_epsilon")
@@ -137,6 +136,7 @@ def take_steps(settings: Settings) -> tuple[int, int]:
 def normalised(env: Any, request: Mapping[str, Any], settings: Settings) -> Any:
     """Return the environments with normalised observations and rewards, where the request says so."""
     take = settings.take
+    settings.same("return_scaling", False, "it divides rewards alone")
     observations, rewards = take("observation_normalisation", False), take("reward_normalisation", False)
     bounds = [take("normalised_observation_clip"), take("normalised_reward_clip")]
     if not (observations or rewards):

@@ -128,7 +128,7 @@ class Setup:
         settings.without_effect(*DESCRIBED, "normalised_observation_clip", "normalised_reward_clip")
         settings.same("precision", "float32", "it computes in float32")
         settings.same("feed_last_action_and_reward", False, "the network sees observations alone")
-        settings.same("reward_normalisation", False, "it scales the targets of the value instead")
+        settings.same("reward_normalisation", False, "it has none; return_scaling is its way")
         decay = take("optimizer.decay_frames")
         share = linear_decay(decay and decay / request["task"]["frame_skip"], total)
         discrete = self.network.log_std is None
@@ -166,6 +166,7 @@ class Setup:
             eps_clip=epsilon,
             value_clip=clip is not None,
             advantage_normalization=normalises,
+            return_scaling=take("return_scaling", False),
             recompute_advantage=take("recompute_advantages", False),
         )
 
