@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,10 +166,21 @@ def from_history(results: Path) -> list[Discarded]:
     """Return a row for each reference run that a commit of git's history has removed or replaced, oldest first.
 
     A run that moved to another place, with the same manifest, is not discarded; nor is one whose manifest alone was
-    edited, which began at the same time.
+    edited, which began at the same time. A merge counts where it removes what no commit of either side has removed.
     """
+    rows = _removals(results, _commits(results, "--no-merges"))
+    known = {(row.place, row.started) for row in rows}
+    for row in _removals(results, _commits(results, "--merges", "--full-history", "-m")):
+        if (row.place, row.started) not in known:
+            known.add((row.place, row.started))
+            rows.append(row)
+    return rows
+
+
+def _removals(results: Path, commits: Iterable[tuple[str, str, str, list[Change]]]) -> list[Discarded]:
+    """Return a row for each run that one of the commits has removed or replaced."""
     rows = []
-    for commit, date, subject, changes in _commits(results):
+    for commit, date, subject, changes in commits:
         moved = {change.after for change in changes if change.letter == "A"}
         for change in changes:
             if change.letter == "A" or change.before in moved:
@@ -184,9 +195,12 @@ def from_history(results: Path) -> list[Discarded]:
     return rows
 
 
-def _commits(results: Path) -> Iterator[tuple[str, str, str, list[Change]]]:
-    """Yield each commit that changed reference runs, oldest first: its name, date (UTC), subject and changes."""
-    order = ("--reverse", "--topo-order", "--no-merges", "--no-renames")
+def _commits(results: Path, *which: str) -> Iterator[tuple[str, str, str, list[Change]]]:
+    """Yield each commit that changed reference runs, oldest first: its name, date (UTC), subject and changes.
+
+    `which`: options of `git log` that choose commits; with `-m` a merge comes once for each side.
+    """
+    order = ("--reverse", "--topo-order", "--no-renames", *which)
     shown = ("--raw", "--no-abbrev", "--relative", "--format=%x00%H %cI %s")
     said = git("-C", str(results), "log", *order, *shown, "--", HISTORY)
     for text in said.split("\0")[1:]:

@@ -173,6 +173,39 @@ def test_history_tells_runs_that_were_replaced_or_dropped_from_those_that_moved_
     assert main(["discard", "--check", "--results", str(tmp_path / "results")]) == 0
 
 
+def test_a_run_that_a_merge_itself_removes_is_lost_and_one_that_a_side_removed_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    git("init", "--quiet", "--initial-branch", "main")
+
+    def commit(message: str) -> None:
+        git("add", "--all")
+        git("commit", "--quiet", "--allow-empty", "--message", message)
+
+    first = write_run(Path("results"), "reference", "2026-01-01T00:00:00+00:00")
+    second = first.parent / "seed7"
+    second.mkdir()
+    (second / "run.json").write_text('{"started": "2026-05-05T00:00:00+00:00"}')
+    commit("two runs")
+    git("checkout", "--quiet", "-b", "side")
+    (second / "run.json").unlink()
+    commit("a side removes one")
+    git("checkout", "--quiet", "main")
+    (tmp_path / "other").write_text("")
+    commit("something else")
+    git("merge", "--quiet", "--no-commit", "--no-ff", "side")
+    (first / "run.json").unlink()
+    commit("a merge, which removes the other")
+    assert [(row.seed, row.reason) for row in from_history(Path("results"))] == [
+        ("7", "a side removes one"),
+        ("3", "a merge, which removes the other"),
+    ]
+    write_ledger(Path("results"), from_history(Path("results")))
+    assert main(["discard", "--check"]) == 0
+    assert "every discarded run" in capsys.readouterr().out
+
+
 def test_a_history_that_is_cut_off_shows_no_lost_run_and_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,8 +104,8 @@ def test_topologies_that_differ_within_an_experiment_are_systems_of_their_own(tm
     deep |= {"topology.schedule": "bounded_lag", "topology.max_policy_lag": 3, "hyperparameters.lstm_size": 256}
     path.write_text(yaml.safe_dump(data, sort_keys=False))
     found = systems(tmp_path)
-    assert list(found["experiment"])[:3] == ["atari", "atari", "off_policy_correction"]
-    assert list(found["max_policy_lag"].fillna(0))[:3] == [0, 3, 0]
+    assert list(found["experiment"])[:4] == ["atari", "atari", "atari_gpu", "off_policy_correction"]
+    assert list(found["max_policy_lag"].fillna(0))[:4] == [0, 3, 0, 0]
     assert {"A3C", "A2C", "IMPALA"} <= set(found["system"][found["experiment"] == "throughput"])
     assert list(found["networks"])[:2] == ["nature", "deep + LSTM 256"]
 
@@ -266,7 +266,7 @@ def test_speed_and_lag_of_a_sweep_are_those_of_its_systems(results: Path) -> Non
 
 def test_problems_of_runs_and_of_benchmarks_are_listed_together(results: Path) -> None:
     problems = table(results, "problems")
-    assert list(problems["what"].value_counts().sort_index().items()) == [("damaged", 2), ("missing", 26)]
+    assert list(problems["what"].value_counts().sort_index().items()) == [("damaged", 2), ("missing", 27)]
     (bench,) = problems[problems["origin"] == "bench"].to_dict("records")
     assert bench["detail"] == "has no 'config'"
     summary = json.loads((results / "smoke" / "suite" / "tables" / "summary.json").read_text())

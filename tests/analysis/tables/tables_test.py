@@ -182,7 +182,7 @@ def test_each_commit_says_for_itself_whether_it_had_uncommitted_changes(dirty: l
 def test_the_summary_counts_what_ran_against_the_papers_budget(results: Path) -> None:
     summary = json.loads((results / "smoke" / PAPER / "tables" / "summary.json").read_text())
     assert summary["runs"] == len(smoke())
-    atari = [run for run in smoke() if run.experiment == "atari"]
+    atari = [run for run in smoke() if run.experiment in ("atari", "atari_gpu")]
     assert summary["paper_frames_total"] == 200_000_000 * len(atari)
     assert summary["budget_ratio"] == pytest.approx(sum(run.config["env_frames"] for run in atari) / (2e8 * len(atari)))
     assert summary["reference"]["runs"] == 1
@@ -253,10 +253,10 @@ def test_scale_reference_without_committed_runs_is_one_clear_line(
 
 
 def test_milestones_say_when_a_return_was_reached_and_how_long_was_looked(results: Path) -> None:
-    milestones = table(results, "milestones").set_index(["origin", "variant", "environment", "seed"])
-    catch = milestones.loc[("run", "v_trace", "toy/catch", 11)]
+    milestones = table(results, "milestones").set_index(["origin", "experiment", "variant", "environment", "seed"])
+    catch = milestones.loc[("run", "off_policy_correction", "v_trace", "toy/catch", 11)]
     assert 0 < catch["env_frames"] < catch["final_frames"] == 60_000
-    pong = milestones.loc[("run", "shallow", "atari/pong", 1)]
+    pong = milestones.loc[("run", "atari", "shallow", "atari/pong", 1)]
     assert pd.isna(pong["env_frames"])
     assert pong["final_frames"] == 280_000
 
