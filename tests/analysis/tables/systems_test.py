@@ -270,7 +270,7 @@ def test_problems_of_runs_and_of_benchmarks_are_listed_together(results: Path) -
     (bench,) = problems[problems["origin"] == "bench"].to_dict("records")
     assert bench["detail"] == "has no 'config'"
     summary = json.loads((results / "smoke" / "suite" / "tables" / "summary.json").read_text())
-    assert summary["problems"] == 28
+    assert summary["problems"] == 29
     assert [paper["key"] for paper in summary["papers"]] == [PAPER]
     assert summary["runs"] == 19
     assert summary["reference"]["runs"] == 1
