@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddrl.cli.outputs import check_output
 from ddrl.cli.run_folders import folder_of, the_run
 from ddrl.errors import TRY_AGAIN, UserError
 from ddrl.system.files import refuse_pipe
@@ -134,7 +135,7 @@ def bench(parsed: argparse.Namespace) -> None:
     if parsed.precision:
         overrides = merged(overrides, {"precision": parsed.precision})
     overrides = merged(overrides, parse_settings(parsed.set, "--set "))
-    _check_folder(parsed.json)
+    check_output(parsed.json)
     keep = partial(write_result, parsed.json) if parsed.json else lambda result: None
     measuring: dict[str, Any] = {"seconds": parsed.seconds, "repeats": parsed.repeats, "note": say, "keep": keep}
     if parsed.all is not None:
@@ -157,19 +158,11 @@ def bench(parsed: argparse.Namespace) -> None:
     print(bench.describe(bench.bench(configs, **measuring)))
 
 
-def _check_folder(file: Path | None) -> None:
-    """Raise `UserError` where a file cannot be written: before anything is measured, not after it."""
-    if file and not file.parent.is_dir():
-        raise UserError(f"{file.parent}: no such folder")
-    if file and file.exists() and not file.is_file():
-        raise UserError(f"{file}: is no file")
-
-
 def roundtrip(parsed: argparse.Namespace) -> None:
     from ddrl.bench import inference_service
     from ddrl.training.records.recorder import write_json
 
-    _check_folder(parsed.json)
+    check_output(parsed.json)
     layouts = [(workers, envs, how) for how in parsed.transport for envs in parsed.envs for workers in parsed.workers]
     result = inference_service.roundtrip(layouts, seconds=parsed.seconds, repeats=parsed.repeats, note=say)
     print(inference_service.describe(result))
@@ -254,7 +247,7 @@ def verify(parsed: argparse.Namespace) -> int:
     from ddrl.cli.inspection import verify
     from ddrl.regression import WORDS, describe, exit_status, verify_against, write_junit
 
-    _check_folder(parsed.junit)
+    check_output(parsed.junit)
     # The comparison comes first: it refuses folders before it reads runs.
     directory = folder_of(parsed.directory)
     compared = [] if parsed.against is None else [verify_against(directory, _reference(parsed.against))]

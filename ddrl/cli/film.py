@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddrl.cli import outputs
 from ddrl.environments.tools.camera import Camera
 from ddrl.errors import UserError
 from ddrl.system.files import replacing
@@ -51,8 +52,7 @@ def check_output(output: Path) -> None:
     """Raise UserError for a name of another kind, a folder that does not exist, or without the encoder."""
     if output.suffix.lower() not in WRITERS:
         raise UserError(f"{output}: a film's name ends with {' or '.join(WRITERS)}")
-    if not output.absolute().parent.is_dir():
-        raise UserError(f"{output.parent}: no such folder")
+    outputs.check_output(output)
     if output.suffix.lower() == ".mp4":
         _encoder()
 

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ddrl.cli.outputs import check_output
 from ddrl.cli.shared_arguments import add, path, positive, seconds
 from ddrl.errors import TRY_AGAIN, UserError
 from ddrl.system.notes import say
@@ -108,16 +109,14 @@ def speed(parsed: argparse.Namespace) -> None:
 
     config = replace(run_config(parsed.run_words), peer=None)
     names = [name for name in parsed.peers.split(",") if name]
-    for file in filter(None, (parsed.csv, parsed.json)):
-        if Path(file).is_dir():  # before anything is measured, not after it
-            raise UserError(f"{file}: is a folder; allowed: a file")
+    for file in (parsed.csv, parsed.json):
+        check_output(file)
     threads = parsed.threads or sorted({1, len(os.sched_getaffinity(0))})
     speeds = measured(config, names, seconds=parsed.seconds, repeats=parsed.repeats, threads=threads, note=say)
     if parsed.csv:
         write_whole(Path(parsed.csv), table_as_csv(pd.DataFrame([asdict(one) for one in speeds])).encode())
     if parsed.json:
         command = shlex.join(["ddrl", "peers", "speed", *parsed.run_words, *_options(parsed)])
-        parsed.json.parent.mkdir(parents=True, exist_ok=True)
         write_json(parsed.json, speed_result(config, speeds, seconds=parsed.seconds, command=command))
     print_rows(table(speeds))
 

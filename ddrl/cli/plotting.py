@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddrl.cli import outputs
 from ddrl.cli.run_folders import CONFIGS, CURVES, find
 from ddrl.errors import Command, UserError, about, unknown_name
 from ddrl.system.config_differences import check_seeds, compared, flatten
@@ -157,8 +158,7 @@ def check_output(output: Path) -> None:
     """Raise UserError where a picture cannot be written there."""
     if output.suffix.lower() not in FORMATS:
         raise UserError(f"--output {output}: allowed endings of the name: {', '.join(FORMATS)}")
-    if not output.absolute().parent.is_dir():
-        raise UserError(f"{output.parent}: no such folder")
+    outputs.check_output(output)
 
 
 def terminal(curves: Sequence[Curve], metric: str, axis: str) -> Iterator[str]:

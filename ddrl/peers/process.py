@@ -46,6 +46,7 @@ class DriverProcess:
         for line in self._process.stdout:
             message = self._checked(line)
             if message["kind"] == "refused":
+                self._log.unlink(missing_ok=True)  # it has done nothing, so it leaves nothing
                 raise UserError(f"{self._name}: {message.get('message')}")
             yield message
             if message["kind"] == "finished":

@@ -32,9 +32,16 @@ PLACE = re.compile(r"(?<![\w.])/\w[\w.-]*/\w|\b[A-Z]:\\")
 class PeerRecords:
     """Turns a driver's lines into the curves and the manifest of a run."""
 
-    def __init__(self, config: RunConfig, directory: Path, peer: Peer, complain: Callable[[str], None]) -> None:
-        """`complain` is given a line about a tracker that fails."""
-        self._config, self._directory, self._peer = config, directory, peer
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: Path,
+        peer: Peer,
+        versions: Mapping[str, str],
+        complain: Callable[[str], None],
+    ) -> None:
+        """`versions`: of the library and of what it uses; `complain` is given a line about a tracker that fails."""
+        self._config, self._directory, self._peer, self._versions = config, directory, peer, versions
         self._builder = Builder(config, torch.device("cpu"))
         self._skip = self._builder.spec.frame_skip
         self._provenance = manifest.provenance()
@@ -50,14 +57,9 @@ class PeerRecords:
         self._last = (0, 0.0)
         self._cpu_before = 0.0
         self._evaluated: list[tuple[int, list[list[float]]]] = []
-        self._versions: Mapping[str, str] = {}
         self.counts = Counts(0, 0, 0)
         self.latest: Metrics = {}
         """The newest value of every metric, for the progress display."""
-
-    def started(self, message: Mapping[str, Any]) -> None:
-        """Keep the versions of the library and of what it uses."""
-        self._versions = message["versions"]
 
     def progress(self, message: Mapping[str, Any], cpu_seconds: float) -> None:
         """Add a line of progress, at which the processes had used `cpu_seconds`."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ddrl.errors import UserError
 from ddrl.peers.catalogue import peer
-from ddrl.peers.process import DriverProcess, driver
+from ddrl.peers.process import driver
+from ddrl.peers.process_tree import ProcessTree
 from ddrl.peers.records import PeerRecords
 from ddrl.peers.request import request_of
 from ddrl.system.notes import say
@@ -36,29 +39,24 @@ def train_peer(
     chosen.check(config.algorithm)
     _check_evaluation(config)
     request = request_of(config, threads=THREADS)
-    accepted()
     progress = Progress(config.env_frames, quiet=quiet)
-    records = PeerRecords(config, directory, chosen, progress.complain)
+    log, name = directory / LOG, f"peer '{chosen.name}'"
     variables = {"OMP_NUM_THREADS": str(THREADS), **chosen.variables}
-    try:
-        with (
-            driver(
-                [chosen.python, chosen.driver],
-                request,
-                directory / LOG,
-                name=f"peer '{chosen.name}'",
-                variables=variables,
-            ) as running,
-            stopping(running.stop),
-            progress,
-        ):
-            over = _follow(running, records, progress)
-    finally:
-        records.close()
-    if not over:
+    is_over = False
+    with (
+        driver([chosen.python, chosen.driver], request, log, name=name, variables=variables) as running,
+        stopping(running.stop),
+        progress,
+    ):
+        messages = running.messages()
+        started, first = next(messages, {}), next(messages, {})
+        if first:  # it has built all that the request asks for
+            accepted()
+            with closing(PeerRecords(config, directory, chosen, started["versions"], progress.complain)) as records:
+                is_over = _follow(chain([first], messages), running.tree, records, progress)
+    if not is_over:
         say(f"ddrl: stopped; a peer saves no checkpoint, so the same command begins anew ({directory})")
         return "interrupted"
-    _tell(over, progress, records)
     return "budget_reached"
 
 
@@ -70,25 +68,24 @@ def _check_evaluation(config: RunConfig) -> None:
         raise UserError("key 'evaluation.period_frames': a peer is evaluated at its end alone; allowed: null")
 
 
-def _follow(running: DriverProcess, records: PeerRecords, progress: Progress) -> dict[str, Any]:
-    """Record what a driver reports; return its last line, {} if it was stopped before."""
+def _follow(messages: Iterable[dict[str, Any]], tree: ProcessTree, records: PeerRecords, progress: Progress) -> bool:
+    """Record what a driver reports; return whether it has finished, False if it was stopped before."""
     last: dict[str, Any] = {}
-    for message in running.messages():
+    for message in messages:
         kind = message["kind"]
-        if kind == "started":
-            records.started(message)
-        elif kind == "progress":
+        if kind == "progress":
             last = message
-            records.progress(message, running.tree.cpu_seconds())
+            records.progress(message, tree.cpu_seconds())
             progress.show(records.counts, records.latest)
         elif kind == "evaluation":
             records.evaluation(message)
         elif not last:
             raise UserError("the driver finished without a line of progress")
         else:
-            records.finish(message, last, running.tree.cpu_seconds(), running.tree.peak_mib)
-            return message
-    return {}
+            records.finish(message, last, tree.cpu_seconds(), tree.peak_mib)
+            _tell(message, progress, records)
+            return True
+    return False
 
 
 def _tell(message: dict[str, Any], progress: Progress, records: PeerRecords) -> None:

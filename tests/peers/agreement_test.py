@@ -96,6 +96,7 @@ TORCH_RMSPROP = {"name": "rmsprop", "learning_rate": RATE, "epsilon": 1e-3, "eps
         (CARTPOLE, {"double_q": False, "dueling": False, "n_step": 1}),
         (CARTPOLE, {"n_step": 5, "max_grad_norm": 0.1}),
         (CARTPOLE, {"optimizer": TORCH_RMSPROP | {"centered": True, "decay_frames": None}, "max_grad_norm": 0.1}),
+        (CARTPOLE, {"optimizer": TORCH_RMSPROP | {"decay_frames": 4000}}),
         (BREAKOUT, {"network": "nature", "scaled_pixels": False, "head_size": 32}),
     ],
 )

@@ -187,7 +187,7 @@ def after_one_q_update(
     peer: Peer, task: str, folder: Path, **settings: Any
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return parameters and absolute errors before, after our update, and after theirs."""
-    common = {"batch_size": ITEMS, "samples_per_insert": 2.0}
+    common = {"batch_size": ITEMS, "samples_per_insert": 2.0, "min_replay_size": 2000}
     config = run_config("test", {"hyperparameters": common | settings}, algorithm="apex_dqn", environment=task)
     config = replace(config, env_frames=10_000)
     builder = Builder(config, torch.device("cpu"))
@@ -195,6 +195,7 @@ def after_one_q_update(
     hyperparameters: Any = config.hyperparameters
     batch = make_items(builder.spec, hyperparameters.n_step)
     learner = learner_of("apex_dqn", config, network)
+    learner.core.count_to(2000)  # learning begins here, and so does the decay of the rate
     drift_target(learner.target_network)
     before = {name: tensor.detach().clone().numpy() for name, tensor in network.state_dict().items()}
     arrays: dict[str, Any] = {

@@ -49,7 +49,7 @@ def test_no_peer_that_could_be_measured_is_said(tmp_path: Path, monkeypatch: pyt
     assert main(["peers", "speed", "a2c", "toy/catch"]) == 2
 
 
-def test_an_unknown_peer_and_a_folder_for_the_file_are_refused_before_anything_is_measured(
+def test_an_unknown_peer_and_an_impossible_file_are_refused_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["peers", "speed", "ppo", "toy/catch"]
@@ -57,4 +57,6 @@ def test_an_unknown_peer_and_a_folder_for_the_file_are_refused_before_anything_i
     assert "--peers: unknown peer 'nosuch'" in capsys.readouterr().err
     for option in ("--csv", "--json"):
         assert main([*words, option, str(tmp_path)]) == 2
-        assert f"{tmp_path}: is a folder; allowed: a file" in capsys.readouterr().err
+        assert f"{tmp_path}: is no file" in capsys.readouterr().err
+        assert main([*words, option, str(tmp_path / "nowhere/speed")]) == 2
+        assert f"{tmp_path / 'nowhere'}: no such folder" in capsys.readouterr().err

@@ -82,7 +82,6 @@ def test_the_driver_gets_task_network_and_hyperparameters(how: Path) -> None:
 @pytest.mark.parametrize(
     ("behaviour", "message"),
     [
-        ("refuses", "peer 'fake': has no such network"),
         (
             "silent",
             "ended with code 4 before it had finished (toy-catch/seed1/peer.log: a traceback on standard output)",
@@ -104,6 +103,13 @@ def test_a_driver_that_fails_leaves_one_error_and_no_results(how: Path, behaviou
     how.write_text("works")
     assert train(config_of(), RUN, quiet=True) == "budget_reached"
     assert len(training_returns(load_run(RUN, "run", "p", "e", "v"))) == 3
+
+
+def test_a_driver_that_refuses_leaves_nothing_behind(how: Path) -> None:
+    how.write_text("refuses")
+    with pytest.raises(UserError, match="has no such network"):
+        train(config_of(), RUN, quiet=True)
+    assert not RUN.exists()
 
 
 def test_a_run_that_is_stopped_ends_the_driver_and_begins_anew(how: Path) -> None:

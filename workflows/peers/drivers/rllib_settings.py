@@ -15,6 +15,8 @@ from rllib_modules import AppoLearner, ImpactNetwork, ImpalaLearner, Network, Pl
 
 ROWS = "rows begin anywhere in a fragment"
 BOOTSTRAP = "the step that it appends to a fragment has reward 0 and discount 0, and its error, -V, enters the trace"
+REPORT_SECONDS = 0.05
+"""Least time between two looks at its counts: the training ends at the first one that finds the budget used up."""
 FIXED = float("nan")
 """A target of the divergence that no divergence is above or below, so that the cost of the penalty stays."""
 
@@ -74,7 +76,7 @@ def common(config: Any, learner: type, request: Mapping[str, Any], settings: Set
         .framework("torch")
         .rl_module(rl_module_spec=RLModuleSpec(module_class=module, model_config=model))
         .debugging(seed=request["seed"], log_level="WARN")
-        .reporting(min_time_s_per_iteration=0.5)
+        .reporting(min_time_s_per_iteration=REPORT_SECONDS)
         .learners(
             num_learners=0,
             learner_class=learner,

@@ -12,13 +12,14 @@ from tianshou.algorithm.optim import LRSchedulerFactory, TorchOptimizerFactory
 class Decay(LRSchedulerFactory):
     """The learning rate that falls over the request's frames."""
 
-    def __init__(self, share: Any, batch: int, total: int) -> None:
-        self._share, self._batch, self._total = share, batch, total
+    def __init__(self, share: Any, steps: float, total: int, first: int = 0) -> None:
+        """`steps`: between two updates; `first`: before the first one, of `total`."""
+        self._share, self._steps, self._total, self._first = share, steps, total, first
 
     def create_scheduler(self, optim: torch.optim.Optimizer) -> Any:
         """Return the scheduler, which takes a step after each update."""
         return torch.optim.lr_scheduler.LambdaLR(
-            optim, lambda update: self._share(1.0 - update * self._batch / self._total)
+            optim, lambda update: self._share(1.0 - (self._first + update * self._steps) / self._total)
         )
 
 

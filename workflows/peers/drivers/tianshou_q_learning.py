@@ -120,7 +120,7 @@ class Setup:
         epsilon, alpha = take("epsilon"), take("epsilon_alpha")
         decay, bound = take("optimizer.decay_frames"), take("max_grad_norm")
         share = linear_decay(decay and decay / request["task"]["frame_skip"], total)
-        steps = round(self.batch_size / self.ratio)  # of an update
+        falling = Decay(share, self.batch_size / self.ratio, total, self.least)
         self.policy = LadderPolicy(
             [epsilon ** (1 + alpha * number / max(1, envs - 1)) for number in range(envs)],
             take("evaluation_epsilon"),
@@ -130,7 +130,7 @@ class Setup:
         return Clipping(
             None if bound is None else LOSS_SCALE * bound,
             policy=self.policy,
-            optim=optimizer_of(settings, LOSS_SCALE).with_lr_scheduler_factory(Decay(share, steps, total)),
+            optim=optimizer_of(settings, LOSS_SCALE).with_lr_scheduler_factory(falling),
             gamma=take("discount"),
             n_step_return_horizon=take("n_step"),
             target_update_freq=take("target_update_period"),
