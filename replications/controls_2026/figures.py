@@ -89,9 +89,9 @@ def _label(row: Mapping[Hashable, object]) -> str:
 
 
 def _row(axes: Axes, place: int, row: Mapping[Hashable, object]) -> None:
-    """Draw one cell: its difference and our 90 % interval, both in margins and cut at the edge."""
-    published, margin = float(str(row["published"])), float(str(row["margin"]))
-    values = [(float(str(row[name])) - published) / margin for name in ("ci90_low", "ours", "ci90_high")]
+    """Draw one cell: its difference with the 90 % interval that decides it, in margins and cut at the edge."""
+    margin = float(str(row["margin"]))
+    values = [float(str(row[name])) / margin for name in ("difference_low", "difference", "difference_high")]
     low, middle, high = np.clip(values, -FURTHEST, FURTHEST)
     colour = COLOURS.get(str(row["verdict"]), INK)
     if np.isfinite(low) and np.isfinite(high):

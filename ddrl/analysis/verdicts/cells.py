@@ -40,7 +40,7 @@ from ddrl.analysis.runs.flags import flags, hard
 from ddrl.analysis.runs.run_data import RunData
 from ddrl.analysis.statistics import significance
 from ddrl.analysis.statistics.normalise import human_normalised
-from ddrl.analysis.statistics.printed import PrintedMean
+from ddrl.analysis.statistics.printed import PrintedMean, difference
 from ddrl.analysis.statistics.significance import Interval, t_interval
 from ddrl.analysis.verdicts.cell_decision import LEVEL, Verdict, decide
 from ddrl.analysis.verdicts.cell_values import SCORE, obstacle, own_values, suite_values
@@ -83,6 +83,8 @@ COLUMNS = [
     "env_frames",
     "margin",
     "difference",
+    "difference_low",
+    "difference_high",
     "p_equivalence",
     "p_difference",
     "p_holm",
@@ -143,7 +145,8 @@ def cells(
     )
     measured = (
         *("published_deviation", "published_ci95_low", "published_ci95_high"),
-        *("ours", "ci90_low", "ci90_high", "margin", "difference", "p_equivalence", "p_difference", "p_holm"),
+        *("ours", "ci90_low", "ci90_high", "margin", "difference", "difference_low", "difference_high"),
+        *("p_equivalence", "p_difference", "p_holm"),
     )
     table = pd.DataFrame(rows, columns=COLUMNS).astype(counts | dict.fromkeys(measured, "float64"))
     single = table[(table["task"] != "") & (table["environment"] != "")]
@@ -258,7 +261,9 @@ def _compare(
     if not len(ours) and not obstacles:
         detail = "no seed has a score on every task, or a record before the published frames"
         return {"verdict": "inconclusive", "detail": detail, "margin": margin}
-    interval = t_interval(ours, LEVEL) if len(ours) else Interval(math.nan, math.nan, math.nan)
+    interval, apart = Interval(math.nan, math.nan, math.nan), Interval(math.nan, math.nan, math.nan)
+    if len(ours):
+        interval, apart = t_interval(ours, LEVEL), difference(ours, _printed(row)).interval(LEVEL)
     found = decide(ours, _printed(row), margin, obstacles)
     reason = "" if obstacles else obstacle(rule, runs, paper.milestones)
     if reason:
@@ -276,7 +281,9 @@ def _compare(
         "seeds": len(ours),
         "env_frames": min(int(run.manifest["env_frames"]) for run in runs),
         "margin": margin,
-        "difference": interval.value - published,
+        "difference": apart.value,
+        "difference_low": apart.low,
+        "difference_high": apart.high,
         "detail": detail,
     }
 

@@ -80,6 +80,16 @@ def test_runs_that_end_as_published_are_equivalent_where_the_published_runs_allo
     assert first["system"][first["verdict"] == "equivalent"].nunique() >= 5
 
 
+def test_the_interval_of_a_difference_counts_both_spreads_and_decides_its_cell(cells: pd.DataFrame) -> None:
+    inside = cells[["difference_low", "difference_high"]].abs().max(axis=1) <= cells["margin"]
+    assert (inside == (cells["verdict"] == "equivalent")).all()
+    wider = (cells["difference_high"] - cells["difference_low"]) / (cells["ci90_high"] - cells["ci90_low"])
+    uncertain = cells["published_seeds"].gt(1).fillna(False) & cells["published_deviation"].gt(0)
+    assert uncertain.sum() >= 30
+    assert wider[uncertain].median() > 2
+    assert wider[~uncertain].to_numpy() == pytest.approx(1.0)
+
+
 def test_every_figure_is_drawn_with_runs_of_both_origins_and_with_none(tmp_path: Path) -> None:
     plant(expand(PAPER.key, "smoke", root=ROOT), tmp_path)
     plant(WORKSTATION, tmp_path, origin="reference")
