@@ -133,7 +133,7 @@ def _facts(own: list[Row], summary: dict[str, Any]) -> tuple[Fact, ...]:
             f"{span((row['frames_per_second'] for row in own), number).replace(' to ', '–')} frames/s, "
             f"from {moment(summary['started']):%Y-%m-%d %H:%M} to {moment(summary['finished']):%Y-%m-%d %H:%M} UTC",
         ),
-        Fact("Budget", f"{_budget(own, summary['experiments'])}; environment frames of one run, before frame skip"),
+        Fact("Budget", f"{budget(own, summary['experiments'])}; environment frames of one run, before frame skip"),
     )
 
 
@@ -141,19 +141,28 @@ def _games(rows: list[Row]) -> str:
     return listed(sorted({row["env_label"] for row in rows}))
 
 
-def _budget(own: list[Row], experiments: dict[str, Any]) -> str:
+PEERS = "peers"
+"""In place of a budget: that of runs beside other libraries."""
+
+
+def budget(own: list[Row], experiments: dict[str, Any]) -> str:
     """Return the frames of a run beside the paper's, or what the paper says instead of frames, by group of runs."""
-    stated = [
-        row | {"instead": "" if row["paper_frames"] else experiments[row["experiment"]].get("paper_budget") or ""}
-        for row in own
-    ]
+    stated = []
+    for row in own:
+        experiment = experiments[row["experiment"]]
+        if experiment.get("peers"):  # settings of our own: no paper's budget is theirs
+            stated.append(row | {"paper_frames": "", "instead": PEERS})
+        else:
+            stated.append(row | {"instead": "" if row["paper_frames"] else experiment.get("paper_budget") or ""})
     theirs = {"not printed": "the paper prints no budget", "not read": "the paper’s budget could not be read"}
     parts = []
-    for (budget, instead), rows in sorted(grouped(stated, "paper_frames", "instead").items(), reverse=True):
+    for (theirs_frames, instead), rows in sorted(grouped(stated, "paper_frames", "instead").items(), reverse=True):
         reach = span((row["env_frames"] for row in rows), frames)
-        if budget:
-            shares = span((float(row["env_frames"]) / float(budget) for row in rows), ratio)
-            parts.append(f"{reach} of the paper’s {frames(budget)} ({shares})")
+        if theirs_frames:
+            shares = span((float(row["env_frames"]) / float(theirs_frames) for row in rows), ratio)
+            parts.append(f"{reach} of the paper’s {frames(theirs_frames)} ({shares})")
+        elif instead == PEERS:
+            parts.append(f"{reach} on {_games(rows)}, beside other libraries")
         elif instead:
             parts.append(f"{reach} on {_games(rows)}, where {theirs.get(instead, f'the paper has {instead}')}")
         else:

@@ -11,6 +11,7 @@ from ddrl.analysis.tables.scores import scores
 from ddrl.analysis.verdicts.peer_learning import peer_learning
 from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_references
+from ddrl.report.paper import budget
 from ddrl.report.sections.document import Row, Table, Tables
 from ddrl.report.sections.peers import learning, peers, shown_learning, speeds
 from ddrl.system.csv_cells import read_rows, table_as_csv
@@ -87,3 +88,9 @@ def test_a_measurement_says_where_it_was_made(tables: Tables) -> None:
 
 def test_a_paper_without_peers_has_no_such_section() -> None:
     assert peers([], [], EXPERIMENTS, "run") == []
+
+
+def test_runs_beside_other_libraries_have_no_budget_of_the_paper() -> None:
+    row = {"experiment": "beside", "env_label": "CartPole", "env_frames": "61440", "paper_frames": "61440"}
+    assert budget([row], {"beside": {"peers": True}}) == "61.4\u202fk on CartPole, beside other libraries"
+    assert budget([row], {"beside": {"peers": False}}) == "61.4\u202fk of the paper’s 61.4\u202fk (100\u202f%)"

@@ -49,6 +49,7 @@ def summary(
         "problems_by_kind": {str(name): int(kinds[name]) for name in sorted(kinds.index)},
         "experiments": {
             name: {key: getattr(entry, key) for key in ("title", "source", "proxy", "paper_budget", "scored")}
+            | {"peers": bool(entry.peers)}
             | {"reason": entry.scales[scale].reason if scale in entry.scales else ""}
             | {"labels": dict(entry.labels), "tuning": [asdict(one) for one in entry.tuning]}
             for name, entry in experiments.items()
