@@ -82,6 +82,7 @@ class Config:
     # Not in the authors' code; as PPO's.
     observation_normalisation: bool = False
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
+    observation_warm_up: NonNegativeInt = 0  # as PPO's
     reward_normalisation: bool = False
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
     # Not in the authors' code. True: Weng et al. 2022's code; values are in the running deviation of returns.

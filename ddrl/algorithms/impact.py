@@ -105,6 +105,7 @@ class Config:
     initial_log_std: float = 0.0  # as PPO (Huang et al. 2022, continuous detail 2); RLlib's is an output of the network
     observation_normalisation: bool = True  # RLlib: MeanStdFilter
     normalised_observation_clip: PositiveFloat | None = 10.0  # RLlib's filter has 10 too; null: no bound
+    observation_warm_up: NonNegativeInt = 0  # as PPO's
     reward_normalisation: bool = False  # RLlib filters observations alone
     normalised_reward_clip: PositiveFloat | None = 10.0  # as PPO (Huang et al. 2022, continuous detail 9)
 
@@ -242,6 +243,8 @@ class Learner:
 
     def step(self) -> Metrics:
         """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
+        if self.core.warms_up:
+            return self.core.warm_up()
         fresh = self.core.take() if self._store.needs_batch else None
         if fresh is not None:
             self._store.insert(fresh)  # 4  a fresh batch replaces an expired one

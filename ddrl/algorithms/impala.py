@@ -92,6 +92,7 @@ class Config:
     initial_log_std: float = 0.0
     observation_normalisation: bool = False
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
+    observation_warm_up: NonNegativeInt = 0  # as PPO's
     reward_normalisation: bool = False
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang et al. 2022, as PPO's
 

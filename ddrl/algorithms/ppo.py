@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -99,6 +99,7 @@ class Config:
     initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0
     observation_normalisation: bool = True  # Huang, continuous detail 6; off for images
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 7; null: no bound
+    observation_warm_up: NonNegativeInt = 0  # agent steps that fill the statistics before any are learned from; ours
     reward_normalisation: bool = True  # Huang, continuous detail 8; off on Atari
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 9; null: no bound
     return_scaling: bool = False  # not there; true: as Weng et al. 2022's code, values in the deviation of returns

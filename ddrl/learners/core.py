@@ -167,6 +167,7 @@ class LearnerCore(Generic[Network]):
         self.setting = setting
         self.fresh_columns = config.fresh_columns // setting.reducer.size
         statistics = cast(KeepsStatistics, network)  # no type says that a network is both
+        self._warm_up: int = getattr(config, "observation_warm_up", 0)
         self._normalisation = Normalisation(statistics, config.discount, config.reward_clipping, setting.reducer)
         self._gradient = GradientStep(network, config, setting, piece_columns)
         self.close = self._gradient.close
@@ -192,8 +193,27 @@ class LearnerCore(Generic[Network]):
         self.agent_steps = agent_steps
         self.env_frames = agent_steps * self.setting.frame_skip
 
+    @property
+    def warms_up(self) -> bool:
+        """Whether the next fresh batch fills the statistics and is not learned from."""
+        return self.agent_steps < self._warm_up
+
+    def warm_up(self) -> Metrics:
+        """Take a fresh batch, add it to the statistics and publish them; return its policy lag."""
+        fresh = self.take()
+        metrics = self.policy_lag(fresh.version)
+        self.observe(fresh)
+        self.publish()
+        self.count(fresh)
+        return metrics
+
     def step(self, learn: Callable[[Unroll], Metrics]) -> Metrics:
-        """Take a fresh batch, let `learn` make an update from it, and publish a version; return the metrics."""
+        """Take a fresh batch, let `learn` make an update from it, and publish a version; return the metrics.
+
+        No update is made from the first batches while the statistics of observations warm up.
+        """
+        if self.warms_up:
+            return self.warm_up()
         fresh = self.take()
         metrics = learn(fresh)
         self.observe(fresh)

@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 import torch
 from environments import evaluate, make, seed_of
-from protocol import DESCRIBED, Refused, Reporter, Settings, Versions, installed, run
+from protocol import DESCRIBED, LIVE, Refused, Reporter, Settings, Versions, installed, run
 
 FOLDER = Path(
     (importlib.util.find_spec("cleanrl") or sys.exit("cleanrl is not installed")).submodule_search_locations[0]
@@ -111,6 +111,7 @@ class Unwrapped(ModuleType):
 def wrappers(request: Mapping[str, Any], settings: Settings) -> Unwrapped:
     """Return the wrappers that the script finds: those of normalisation where the request has it."""
     made = Unwrapped("gym.wrappers")
+    settings.same("observation_warm_up", 0, LIVE)
     settings.same("return_scaling", False, "it divides rewards alone")
     observations, rewards = (settings.take(key, False) for key in ("observation_normalisation", "reward_normalisation"))
     clips = [settings.take(key, 10.0) for key in ("normalised_observation_clip", "normalised_reward_clip")]

@@ -42,6 +42,10 @@ DESCRIBED = (
 """Keys of settings that the request's network and task say in full: layers, first weights, and what a step gives."""
 
 
+LIVE = "its statistics take in each step at once"
+"""Why a library with statistics of observations has no warm-up of theirs."""
+
+
 class Settings:
     """The settings of a request. Each that a driver reads is mapped; what is left is unmapped."""
 

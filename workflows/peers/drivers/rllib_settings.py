@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from protocol import DESCRIBED, Refused, Settings
+from protocol import DESCRIBED, LIVE, Refused, Settings
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -51,6 +51,7 @@ def common(config: Any, learner: type, request: Mapping[str, Any], settings: Set
     settings.without_effect(*DESCRIBED)
     settings.same("feed_last_action_and_reward", False, "the module sees observations alone")
     settings.same("precision", "float32", "the learner computes in float32")
+    settings.same("observation_warm_up", 0, LIVE)
     settings.same("reward_normalisation", False, "it has none")
     settings.same("return_scaling", False, "it has none")
     settings.without_effect("normalised_reward_clip")

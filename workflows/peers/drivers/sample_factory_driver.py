@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from environments import Episodes, Logged, evaluate, make
 from networks import Torso, initialise
-from protocol import DESCRIBED, Refused, Reporter, Settings, Versions, installed, run
+from protocol import DESCRIBED, LIVE, Refused, Reporter, Settings, Versions, installed, run
 from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.algo.utils.context import global_model_factory
 from sample_factory.algo.utils.running_mean_std import RunningMeanStdDictInPlace
@@ -104,6 +104,7 @@ def arguments_of(request: Mapping[str, Any], settings: Settings, folder: str) ->
     settings.same("precision", "float32", "it computes in float32")
     why = "it shifts and scales the targets of the value instead, which the driver leaves off"
     settings.same("reward_normalisation", False, why)
+    settings.same("observation_warm_up", 0, LIVE)
     settings.same("return_scaling", False, why)
     settings.without_effect("normalised_reward_clip")
     if normalises := take("observation_normalisation", False):

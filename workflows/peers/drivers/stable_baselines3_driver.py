@@ -12,7 +12,7 @@ import stable_baselines3
 import torch
 from environments import evaluate, make, seed_of
 from networks import Torso, initialise
-from protocol import DESCRIBED, Refused, Reporter, Settings, Versions, installed, linear_decay, run
+from protocol import DESCRIBED, LIVE, Refused, Reporter, Settings, Versions, installed, linear_decay, run
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -136,6 +136,7 @@ def take_steps(settings: Settings) -> tuple[int, int]:
 def normalised(env: Any, request: Mapping[str, Any], settings: Settings) -> Any:
     """Return the environments with normalised observations and rewards, where the request says so."""
     take = settings.take
+    settings.same("observation_warm_up", 0, LIVE)
     settings.same("return_scaling", False, "it divides rewards alone")
     observations, rewards = take("observation_normalisation", False), take("reward_normalisation", False)
     bounds = [take("normalised_observation_clip"), take("normalised_reward_clip")]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from environments import evaluate, make, seed_of
 from networks import Torso, initialise
-from protocol import DESCRIBED, Refused, Reporter, Settings, Versions, installed, linear_decay, run
+from protocol import DESCRIBED, LIVE, Refused, Reporter, Settings, Versions, installed, linear_decay, run
 from tianshou.algorithm import A2C, PPO
 from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
 from tianshou.data import Batch, Collector, VectorReplayBuffer
@@ -127,6 +127,7 @@ class Setup:
         take, total = settings.take, request["agent_steps"]
         settings.without_effect(*DESCRIBED, "normalised_observation_clip", "normalised_reward_clip")
         settings.same("precision", "float32", "it computes in float32")
+        settings.same("observation_warm_up", 0, LIVE)
         settings.same("feed_last_action_and_reward", False, "the network sees observations alone")
         settings.same("reward_normalisation", False, "it has none; return_scaling is its way")
         decay = take("optimizer.decay_frames")
