@@ -116,7 +116,7 @@ class Learner:
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
-        self.core = LearnerCore(config, network, params, queue, setting)
+        self.core = LearnerCore(config, network, params, queue, setting, warm_up=config.observation_warm_up)
         self.ready = self.core.can_take
         self.state_dict, self.load_state_dict = self.core.state_dict, self.core.load_state_dict
 

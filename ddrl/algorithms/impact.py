@@ -105,7 +105,7 @@ class Config:
     initial_log_std: float = 0.0  # as PPO (Huang et al. 2022, continuous detail 2); RLlib's is an output of the network
     observation_normalisation: bool = True  # RLlib: MeanStdFilter
     normalised_observation_clip: PositiveFloat | None = 10.0  # RLlib's filter has 10 too; null: no bound
-    observation_warm_up: NonNegativeInt = 0  # as PPO's
+    observation_warm_up: NonNegativeInt = 0  # not there; agent steps before learning, as Burda et al. 2018, section 2.4
     reward_normalisation: bool = False  # RLlib filters observations alone
     normalised_reward_clip: PositiveFloat | None = 10.0  # as PPO (Huang et al. 2022, continuous detail 9)
 
@@ -226,7 +226,9 @@ class Learner:
     ) -> None:
         pieces = max(1, network.piece_steps // config.unroll_length)
         self.config = config
-        self.core = LearnerCore(config, network, params, queue, setting, piece_columns=pieces)
+        self.core = LearnerCore(
+            config, network, params, queue, setting, piece_columns=pieces, warm_up=config.observation_warm_up
+        )
         self.target_network = copy.deepcopy(network).requires_grad_(False)
         # Both normalise observations by the newest statistics: only the policy of the target network lags.
         self.target_network.observation_normaliser = network.observation_normaliser

@@ -173,7 +173,7 @@ class Learner:
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
-        self.core = LearnerCore(config, network, params, queue, setting)
+        self.core = LearnerCore(config, network, params, queue, setting, warm_up=config.observation_warm_up)
         self.ready = self.core.can_take
         self._replay = UniformReplay(config.replay_capacity, setting.generator)
         self._replayed = config.batch_size // setting.reducer.size - self.core.fresh_columns

@@ -99,7 +99,7 @@ class Config:
     initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0
     observation_normalisation: bool = True  # Huang, continuous detail 6; off for images
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 7; null: no bound
-    observation_warm_up: NonNegativeInt = 0  # agent steps that fill the statistics before any are learned from; ours
+    observation_warm_up: NonNegativeInt = 0  # not there; agent steps before learning, as Burda et al. 2018, section 2.4
     reward_normalisation: bool = True  # Huang, continuous detail 8; off on Atari
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 9; null: no bound
     return_scaling: bool = False  # not there; true: as Weng et al. 2022's code, values in the deviation of returns
@@ -234,7 +234,15 @@ class Learner:
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
-        self.core = LearnerCore(config, network, params, queue, setting, piece_columns=network.piece_steps)
+        self.core = LearnerCore(
+            config,
+            network,
+            params,
+            queue,
+            setting,
+            piece_columns=network.piece_steps,
+            warm_up=config.observation_warm_up,
+        )
         self.ready = self.core.can_take
         self._kl_cost = config.kl_cost
 

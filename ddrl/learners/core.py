@@ -154,8 +154,12 @@ class LearnerCore(Generic[Network]):
         setting: Setting,
         *,
         piece_columns: int = PIECE_COLUMNS,
+        warm_up: int = 0,
     ) -> None:
-        """`queue` gives fresh batches; None: the algorithm draws its batches from a replay."""
+        """`queue` gives fresh batches; None: the algorithm draws its batches from a replay.
+
+        The first `warm_up` agent steps fill the statistics and are not learned from.
+        """
         self.network = network
         self.env_frames = 0
         self.agent_steps = 0
@@ -167,7 +171,7 @@ class LearnerCore(Generic[Network]):
         self.setting = setting
         self.fresh_columns = config.fresh_columns // setting.reducer.size
         statistics = cast(KeepsStatistics, network)  # no type says that a network is both
-        self._warm_up: int = getattr(config, "observation_warm_up", 0)
+        self._warm_up = warm_up
         self._normalisation = Normalisation(statistics, config.discount, config.reward_clipping, setting.reducer)
         self._gradient = GradientStep(network, config, setting, piece_columns)
         self.close = self._gradient.close
@@ -195,7 +199,7 @@ class LearnerCore(Generic[Network]):
 
     @property
     def warms_up(self) -> bool:
-        """Whether the next fresh batch fills the statistics and is not learned from."""
+        """Return whether the next fresh batch fills the statistics and is not learned from."""
         return self.agent_steps < self._warm_up
 
     def warm_up(self) -> Metrics:

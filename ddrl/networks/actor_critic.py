@@ -204,9 +204,8 @@ def unread_keys(spec: EnvSpec, config: Any) -> dict[str, str]:
         unread["mlp_size"] = "network: mlp or tanh_mlp"
     if spec.observation_dtype != "uint8":
         unread["scaled_pixels"] = "observations of pixels"
-    if not getattr(config, "observation_normalisation", False):
-        unread["observation_warm_up"] = "observation_normalisation: true"
-    for kind in ("observation", "reward"):
+    keys = {"normalised_observation_clip": "observation", "observation_warm_up": "observation"}
+    for key, kind in (keys | {"normalised_reward_clip": "reward"}).items():
         if not getattr(config, f"{kind}_normalisation", False):
-            unread[f"normalised_{kind}_clip"] = f"{kind}_normalisation: true"
+            unread[key] = f"{kind}_normalisation: true"
     return unread
