@@ -50,8 +50,8 @@ def test_the_command_writes_the_file_with_the_words_that_were_typed(
     install(tmp_path)
     small = ["hyperparameters.unroll_length=32", "hyperparameters.num_epochs=1", "hyperparameters.num_minibatches=1"]
     options = ["--seconds", "0.3", "--repeats", "1", "--threads", "1"]
-    assert main(["peers", "speed", "ppo", "toy/catch", *small, *options, "--json", "made/catch.json"]) == 0
-    found = json.loads(Path("made/catch.json").read_text())
+    assert main(["peers", "speed", "ppo", "toy/catch", *small, *options, "--json", "catch.json"]) == 0
+    found = json.loads(Path("catch.json").read_text())
     assert found["command"].startswith("ddrl peers speed ppo toy/catch hyperparameters.unroll_length=32")
     assert found["command"].endswith("--seconds 0.3 --repeats 1 --threads 1")
     assert {each["system"] for each in found["measurements"]} == {OURS, "fake"}

@@ -14,7 +14,7 @@ from ddrl.analysis.tables.runs import hyperparameter_table
 from ddrl.papers.experiments import papers
 from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_published
-from ddrl.report.paper import _budget
+from ddrl.report.paper import budget
 from ddrl.report.sections.cells import uncovered
 from ddrl.report.sections.claims import claims, ledger, without_run
 from ddrl.report.sections.document import Document, Group, Origin, Row, Section, Table, Text, as_json
@@ -148,7 +148,7 @@ def test_a_value_that_was_not_read_is_not_called_not_printed() -> None:
 )
 def test_a_budget_that_was_not_read_says_so(stated: str, said: str) -> None:
     run = {"paper_frames": "", "experiment": "discrete", "env_frames": "1000", "env_label": "Pong"}
-    assert _budget([run], {"discrete": {"paper_budget": stated}}).replace("\u202f", " ") == said
+    assert budget([run], {"discrete": {"paper_budget": stated}}).replace("\u202f", " ") == said
 
 
 @pytest.mark.parametrize(("schedule", "lag"), [("synchronous", "0"), ("asynchronous", "unbounded, delay 4")])
