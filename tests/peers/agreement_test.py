@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddrl.peers.catalogue import Peer, peers
-from tests.peers.one_update import after_one_q_update, after_one_update, largest_difference
+from tests.peers.one_update import after_one_q_update, after_one_update, after_updates, largest_difference
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow]
 CARTPOLE, CHEETAH, BREAKOUT = "gymnasium/CartPole-v1", "mujoco/HalfCheetah-v5", "atari/breakout"
@@ -117,6 +117,15 @@ def test_an_update_of_a2c_with_scaled_returns_is_tianshou_s(tmp_path: Path) -> N
     )
     assert largest_difference(ours, theirs) < TOLERANCE < largest_difference(before, ours) / 10
     assert abs(float(ours["return_variance"]) - 9.0) > 0.1
+
+
+@pytest.mark.parametrize("task", [CARTPOLE, CHEETAH])
+def test_twelve_updates_of_a2c_over_ends_of_episodes_are_tianshou_s(tmp_path: Path, task: str) -> None:
+    """The deviation of returns grows from the first batch on, and values after a time limit count."""
+    kind = {"learning_rate": 7e-4, "epsilon_inside_sqrt": False, "initial_mean_square": 0.0, "decay_frames": None}
+    scaling = {"gae_lambda": 0.95, "separate_value_network": True, "entropy_cost": 0.01, "max_grad_norm": 0.5}
+    before, ours, theirs = after_updates(installed("tianshou"), task, tmp_path, 12, optimizer=kind, **PLAIN | scaling)
+    assert largest_difference(ours, theirs) < TOLERANCE < largest_difference(before, ours) / 100
 
 
 @pytest.mark.parametrize("recompute", [False, True])

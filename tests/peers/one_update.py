@@ -27,8 +27,10 @@ from ddrl.system.seeding import numpy_generator
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
 from ddrl.types import Unroll
+from tests.algorithms.rigs import acted_unroll
 
 LENGTH, COLUMNS = 8, 6
+STEPS = ("observation", "action", "reward", "terminated", "truncated", "valid")
 
 
 def make_batch(network: Any, spec: Any, *, drift: float, seed: int = 5) -> Unroll:
@@ -213,10 +215,37 @@ def after_one_q_update(
     return before | zero, ours | {"td_error": batch.td_error.abs().numpy()}, theirs
 
 
-def _answer(peer: Peer, folder: Path, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return what a driver makes of a batch."""
+def after_updates(
+    peer: Peer, task: str, folder: Path, count: int, **settings: Any
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return parameters and variance of returns before, after `count` updates of our A2C in a row, and after theirs.
+
+    Each batch is acted on by our network as it then is; in it episodes end, are cut off, and dead steps follow.
+    """
+    common = {"unroll_length": LENGTH, "batch_size": COLUMNS, "return_scaling": True}
+    config = run_config("test", {"hyperparameters": common | settings}, algorithm="a2c", environment=task)
+    builder = Builder(config, torch.device("cpu"))
+    network: Any = builder.network()
+    learner = learner_of("a2c", config, network)
+    before = _parameters(network)
+    batches = []
+    for number in range(count):
+        batch = acted_unroll(network, builder.spec, LENGTH, COLUMNS, seed=number)
+        batches.append({name: getattr(batch, name).numpy() for name in STEPS})
+        learner.update(batch)
+    arrays: dict[str, Any] = {name: np.stack([batch[name] for batch in batches]) for name in STEPS}
+    assert arrays["truncated"].any() and arrays["terminated"].any() and not arrays["valid"].all()
+    arrays |= {f"parameter/{name}": value for name, value in before.items()}
+    arrays["request"] = json.dumps(request_of(config, threads=1))
+    theirs = _answer(peer, folder, arrays, "--updates")
+    variance = {"return_variance": network.return_scale.moments.variance.numpy()}
+    return before | {"return_variance": np.array(1.0)}, _parameters(network) | variance, theirs
+
+
+def _answer(peer: Peer, folder: Path, arrays: dict[str, Any], mode: str = "--one-update") -> dict[str, Any]:
+    """Return what a driver makes of a batch, or of batches."""
     np.savez(folder / "given.npz", **arrays)
-    command = [peer.python, peer.driver, "--one-update", folder / "given.npz", folder / "result.npz"]
+    command = [peer.python, peer.driver, mode, folder / "given.npz", folder / "result.npz"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     with np.load(folder / "result.npz") as file:

@@ -237,6 +237,43 @@ def effective(setup: Setup) -> dict[str, Any]:
     return {key: value if isinstance(value, (bool, int, float)) else str(value) for key, value in found.items()}
 
 
+def filled(batch: Mapping[str, Any]) -> Any:
+    """Return a buffer with the steps [T, B] of a batch; those that are not `valid` are left out."""
+    shape = batch["reward"].shape
+    buffer = VectorReplayBuffer(int(np.prod(shape)), shape[1])
+    valid, truncated = batch.get("valid", np.ones(shape, bool)), batch.get("truncated", np.zeros(shape, bool))
+    for t in range(shape[0]):
+        there = np.flatnonzero(valid[t])
+        if not len(there):
+            continue
+        step = Batch(
+            obs=batch["observation"][t][there],
+            act=batch["action"][t][there],
+            rew=batch["reward"][t][there],
+            terminated=batch["terminated"][t][there],
+            truncated=truncated[t][there],
+            obs_next=batch["observation"][t + 1][there],
+            info=Batch(),
+        )
+        buffer.add(step, buffer_ids=there)
+    return buffer
+
+
+def updates(given: str, result: str) -> None:
+    """Make one update after another, from batches [N, T, B] that hold ends of episodes; write parameters and scale."""
+    with np.load(given) as file:
+        arrays = dict(file)
+    request = json.loads(str(arrays["request"]))
+    setup = Setup(request, Settings(request["settings"]))
+    names = {name.removeprefix("parameter/") for name in arrays if name.startswith("parameter/")}
+    setup.network.load_state_dict({name: torch.from_numpy(arrays[f"parameter/{name}"]) for name in names})
+    steps = ("observation", "action", "reward", "terminated", "truncated", "valid")
+    for number in range(len(arrays["reward"])):
+        setup.update(filled({name: arrays[name][number] for name in steps}))
+    state = setup.network.state_dict()
+    np.savez(result, **{name: state[name].numpy() for name in names}, return_variance=setup.algorithm.ret_rms.var)
+
+
 def one_update(given: str, result: str) -> None:
     """Make one whole update from a batch with given parameters, as `stable_baselines3_driver.one_update`."""
     with np.load(given) as file:
@@ -249,19 +286,8 @@ def one_update(given: str, result: str) -> None:
         setup.algorithm.ret_rms.var = float(arrays["return_variance"])
     names = {name.removeprefix("parameter/") for name in arrays if name.startswith("parameter/")}
     setup.network.load_state_dict({name: torch.from_numpy(arrays[f"parameter/{name}"]) for name in names})
-    length, columns = arrays["reward"].shape
-    buffer = VectorReplayBuffer(length * columns, columns)
-    for t in range(length):
-        step = Batch(
-            obs=arrays["observation"][t],
-            act=arrays["action"][t],
-            rew=arrays["reward"][t],
-            terminated=arrays["terminated"][t],
-            truncated=np.zeros(columns, bool),
-            obs_next=arrays["observation"][t + 1],
-            info=Batch(),
-        )
-        buffer.add(step, buffer_ids=np.arange(columns))
+    columns = arrays["reward"].shape[1]
+    length = len(arrays["reward"])
     orders = iter(arrays.get("orders", ()))
 
     def permuted(number: int) -> Any:
@@ -270,7 +296,7 @@ def one_update(given: str, result: str) -> None:
         return order % columns * length + order // columns
 
     np.random.permutation = permuted  # type: ignore[assignment]
-    setup.update(buffer)
+    setup.update(filled(arrays))
     state = setup.network.state_dict()
     scale = {"return_variance": setup.algorithm.ret_rms.var} if "return_variance" in arrays else {}
     np.savez(result, **{name: state[name].numpy() for name in names}, **scale)
@@ -280,5 +306,5 @@ if __name__ == "__main__":
     run(
         train,
         lambda: installed("tianshou", "torch", "numpy", "gymnasium", "ale-py", "mujoco"),
-        {"--one-update": one_update},
+        {"--one-update": one_update, "--updates": updates},
     )
