@@ -246,7 +246,7 @@ class Learner:
     def step(self) -> Metrics:
         """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
         if self.core.warms_up:
-            return self.core.warm_up()
+            return self.core.step(self.update)
         fresh = self.core.take() if self._store.needs_batch else None
         if fresh is not None:
             self._store.insert(fresh)  # 4  a fresh batch replaces an expired one

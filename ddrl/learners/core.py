@@ -202,24 +202,13 @@ class LearnerCore(Generic[Network]):
         """Return whether the next fresh batch fills the statistics and is not learned from."""
         return self.agent_steps < self._warm_up
 
-    def warm_up(self) -> Metrics:
-        """Take a fresh batch, add it to the statistics and publish them; return its policy lag."""
-        fresh = self.take()
-        metrics = self.policy_lag(fresh.version)
-        self.observe(fresh)
-        self.publish()
-        self.count(fresh)
-        return metrics
-
     def step(self, learn: Callable[[Unroll], Metrics]) -> Metrics:
         """Take a fresh batch, let `learn` make an update from it, and publish a version; return the metrics.
 
-        No update is made from the first batches while the statistics of observations warm up.
+        While the statistics of observations warm up, `learn` is left out, and the metrics are the policy lag.
         """
-        if self.warms_up:
-            return self.warm_up()
         fresh = self.take()
-        metrics = learn(fresh)
+        metrics = self.policy_lag(fresh.version) if self.warms_up else learn(fresh)
         self.observe(fresh)
         self.publish()
         self.count(fresh)

@@ -261,7 +261,7 @@ def _compare(
     if not len(ours) and not obstacles:
         detail = "no seed has a score on every task, or a record before the published frames"
         return {"verdict": "inconclusive", "detail": detail, "margin": margin}
-    interval, apart = Interval(math.nan, math.nan, math.nan), Interval(math.nan, math.nan, math.nan)
+    interval = apart = Interval(math.nan, math.nan, math.nan)
     if len(ours):
         interval, apart = t_interval(ours, LEVEL), difference(ours, _printed(row)).interval(LEVEL)
     found = decide(ours, _printed(row), margin, obstacles)

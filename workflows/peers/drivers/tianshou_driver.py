@@ -259,14 +259,20 @@ def filled(batch: Mapping[str, Any]) -> Any:
     return buffer
 
 
-def updates(given: str, result: str) -> None:
-    """Make one update after another, from batches [N, T, B] that hold ends of episodes; write parameters and scale."""
-    with np.load(given) as file:
-        arrays = dict(file)
+def given_setup(arrays: Mapping[str, Any]) -> tuple[Setup, set[str]]:
+    """Return the set-up of a request with the parameters that are given, and their names."""
     request = json.loads(str(arrays["request"]))
     setup = Setup(request, Settings(request["settings"]))
     names = {name.removeprefix("parameter/") for name in arrays if name.startswith("parameter/")}
     setup.network.load_state_dict({name: torch.from_numpy(arrays[f"parameter/{name}"]) for name in names})
+    return setup, names
+
+
+def updates(given: str, result: str) -> None:
+    """Make one update after another, from batches [N, T, B] that hold ends of episodes; write parameters and scale."""
+    with np.load(given) as file:
+        arrays = dict(file)
+    setup, names = given_setup(arrays)
     steps = ("observation", "action", "reward", "terminated", "truncated", "valid")
     for number in range(len(arrays["reward"])):
         setup.update(filled({name: arrays[name][number] for name in steps}))
@@ -281,13 +287,10 @@ def one_update(given: str, result: str) -> None:
     if json.loads(str(arrays["request"]))["algorithm"] == "apex_dqn":
         one_q_update(arrays, result)
         return
-    setup = Setup(json.loads(str(arrays["request"])), Settings(json.loads(str(arrays["request"]))["settings"]))
+    setup, names = given_setup(arrays)
     if "return_variance" in arrays:
         setup.algorithm.ret_rms.var = float(arrays["return_variance"])
-    names = {name.removeprefix("parameter/") for name in arrays if name.startswith("parameter/")}
-    setup.network.load_state_dict({name: torch.from_numpy(arrays[f"parameter/{name}"]) for name in names})
-    columns = arrays["reward"].shape[1]
-    length = len(arrays["reward"])
+    length, columns = arrays["reward"].shape
     orders = iter(arrays.get("orders", ()))
 
     def permuted(number: int) -> Any:
