@@ -129,9 +129,10 @@ class Change:
 
 
 def unaccounted(results: Path) -> list[str]:
-    """Return a line for each reference run that git's history has lost and the ledger lacks, and for each surplus row.
+    """Return a line for each run whose row in the ledger is missing, is one too many, or is of a reference run.
 
-    A row is surplus where neither git's history nor the folder of discarded runs has a run for it.
+    A row is missing where git's history has lost a reference run. It is one too many where neither git's history nor
+    the folder of discarded runs has a run for it.
 
     Raise `UserError` where there is no whole history.
     """
@@ -143,10 +144,12 @@ def unaccounted(results: Path) -> list[str]:
         raise UserError(f"{results}: the history of git is cut off (shallow), so nobody can see which runs were lost")
     known = Counter((row.place, row.started) for row in read_ledger(results))
     gone = Counter((row.place, row.started) for row in lost)
-    surplus = known - (gone | Counter(_moved_aside(results)))
+    surplus = known - (gone | Counter(_runs(results / ASIDE, "*/*/*/*/seed*/*/run.json")))
     said = {
         "was discarded and has no row in the ledger": Counter(dict.fromkeys(gone, 1)) - known,
         "has more rows in the ledger than runs that were discarded": surplus,
+        "is in the ledger, and is a reference run again": known
+        & Counter(_runs(results / REFERENCE, "*/*/*/*/seed*/run.json")),
     }
     return [
         f"{'/'.join(place)}, begun {started or 'at an unknown time'}: {what}"
@@ -155,10 +158,10 @@ def unaccounted(results: Path) -> list[str]:
     ]
 
 
-def _moved_aside(results: Path) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield place and start of each run in the folder of discarded runs."""
-    for path in sorted((results / ASIDE).glob("*/*/*/*/seed*/*/run.json")):
-        row = row_of(path.relative_to(results / ASIDE).parts[:5], _read(path), "", "", (), "")
+def _runs(folder: Path, manifests: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield place and start of each run below a folder, given the pattern of its manifests."""
+    for path in sorted(folder.glob(manifests)):
+        row = row_of(path.relative_to(folder).parts[:5], _read(path), "", "", (), "")
         yield row.place, row.started
 
 

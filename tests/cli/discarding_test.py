@@ -206,6 +206,24 @@ def test_a_run_that_a_merge_itself_removes_is_lost_and_one_that_a_side_removed_i
     assert "every discarded run" in capsys.readouterr().out
 
 
+def test_a_discarded_run_that_came_back_is_told_from_one_that_was_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    git("init", "--quiet", "--initial-branch", "main")
+    run = write_run(Path("results"), "reference")
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "one run")
+    assert typed("discard", run, Path("results"), "--reason", "a fault") == 0
+    write_run(Path("results"), "reference", "2026-02-02T00:00:00+00:00")
+    assert main(["discard", "--check"]) == 0
+    git("checkout", "--quiet", "--", "results/reference/impala_2018")
+    capsys.readouterr()
+    assert main(["discard", "--check"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("begun 2026-01-01T00:00:00+00:00: is in the ledger, and is a reference run again")
+
+
 def test_a_history_that_is_cut_off_shows_no_lost_run_and_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
