@@ -160,13 +160,13 @@ def measure_whole(config: RunConfig, seconds: float, parts: Parts) -> Repeat:
     within = lag[lag["env_frames"].between(opened.frames, closed.frames)]
     speed = speed_of(list(zip(within["seconds"], within["env_frames"], strict=True)), lap)
     if config.system.moves == "gradients":  # they are counted one by one, and a record sums up those since the last one
-        within = within if len(within) else lag.tail(1)
         speed = (closed.frames - opened.frames) / (closed.wall - opened.wall)
     if not speed:
         raise UserError(
             f"bench: {LONGEST * seconds:g} s are too short for {lap + 1} batches of {batch_steps} fresh steps"
         )
-    return _between(opened, closed, config.topology.num_actors, speed, float(within["value"].mean()), parts)
+    mean_lag = mean_between(list(zip(lag["env_frames"], lag["value"], strict=True)), opened.frames, closed.frames)
+    return _between(opened, closed, config.topology.num_actors, speed, mean_lag, parts)
 
 
 def _fresh_steps(config: RunConfig) -> int:
@@ -201,6 +201,18 @@ def _between(before: Look, after: Look, actors: int, training: float, lag: float
         policy_lag_mean=lag,
         others=max(0.0, after.busy - before.busy - cpu) / (wall * cores),
     )
+
+
+def mean_between(records: list[tuple[int, float]], opened: int, closed: int) -> float:
+    """Return the mean of a metric between two numbers of frames, or NaN if no record covers any of them.
+
+    Each record (env_frames, value) sums up the frames since the one before it, and weighs as many as lie between.
+    """
+    total, weight, before = 0.0, 0, 0
+    for frames, value in records:
+        inside = max(0, min(frames, closed) - max(before, opened))
+        total, weight, before = total + inside * value, weight + inside, frames
+    return total / weight if weight else math.nan
 
 
 def speed_of(batches: list[tuple[float, int]], lap: int = 1) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from ddrl.analysis.tables.suite import _benchmarks
 from ddrl.bench.defaults import SETTINGS, TOPOLOGY, read_settings, settings_of
 from ddrl.bench.parts import alone, fresh_share
 from ddrl.bench.sweep import default_axes, parse_axes
-from ddrl.bench.topology import batches_per_lap, speed_of
+from ddrl.bench.topology import batches_per_lap, mean_between, speed_of
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.inference import worker_pool
@@ -53,6 +54,14 @@ def test_speed_is_frames_between_batches_over_the_time_between_them() -> None:
     assert speed_of(batches) == 100.0
     assert speed_of(batches[:1]) == 0.0, "one batch says nothing"
     assert speed_of([]) == 0.0
+
+
+def test_a_mean_over_a_window_weighs_the_frames_that_a_record_sums_up_within_it() -> None:
+    records = [(18, 0.0), (54, 1.0), (954, 18.0), (1170, 29.0)]
+    assert mean_between(records, 18, 54) == 1.0, "the first record is of what came before"
+    assert mean_between(records, 36, 756) == pytest.approx((18 * 1.0 + 702 * 18.0) / 720)
+    assert mean_between(records, 0, 1170) == pytest.approx((36 * 1.0 + 900 * 18.0 + 216 * 29.0) / 1170)
+    assert math.isnan(mean_between(records, 1170, 2000)), "no record covers them"
 
 
 def test_where_fresh_batches_come_in_bursts_whole_laps_are_counted() -> None:
