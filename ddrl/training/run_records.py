@@ -40,7 +40,8 @@ class RunRecords:
         if identity is not None:
             self.identity = replace(self.identity, name=identity, by_name=True)
         self.provenance = manifest.provenance()  # now: the checkout may move on while the run goes on
-        self.history = [{"git_sha": self.provenance["git_sha"], "started": manifest.now(), "env_frames": 0}]
+        here = {name: self.provenance[name] for name in ("git_sha", "hardware")}
+        self.history = [here | {"started": manifest.now(), "env_frames": 0}]
         if plans := read_mapping(directory / PLANS):
             self.history[0]["plans"] = plans
         self._counts: Callable[[], Counts] = lambda: Counts(0, 0, 0)

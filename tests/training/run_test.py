@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from functools import partialmethod
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ddrl.errors import UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system.locks import locked
 from ddrl.training.config.run_config import RunConfig, fingerprint, parse_run_config
+from ddrl.training.records import manifest as provenance_module
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run
 from ddrl.training.run_records import RunRecords
@@ -327,6 +328,19 @@ def test_a_finished_run_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
     assert manifest["env_frames"] >= 2000
     assert manifest["resumes"] == 1
     assert manifest["history"][1]["env_frames"] >= 1000
+
+
+@pytest.mark.parametrize(("budget", "most"), [(1500, "here"), (3500, "there")])
+def test_a_run_continued_elsewhere_names_both_machines_and_that_which_trained_most(
+    budget: int, most: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = {name: provenance_module.hardware() | {"cpu": name} for name in ("here", "there")}
+    for name, frames in (("here", 1000), ("there", budget)):
+        monkeypatch.setattr(provenance_module, "hardware", partial(machines.get, name))
+        train(config(env_frames=frames), tmp_path, quiet=True)
+    manifest = json.loads((tmp_path / "run.json").read_text())
+    assert [part["hardware"]["cpu"] for part in manifest["history"]] == ["here", "there"]
+    assert manifest["hardware"] == machines[most]
 
 
 def test_a_run_that_did_not_save_its_actors_goes_on_with_episodes_and_actions_of_its_own(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -206,6 +206,12 @@ def machine_of(run: RunData) -> str:
     """Return the machine of a run, in words, and whether a GPU that is there was not used."""
     hardware = run.manifest["hardware"]
     return machine(hardware) + (" (not used)" if hardware.get("gpu") and not gpu_of(run) else "")
+
+
+def machines_of(run: RunData) -> set[str]:
+    """Return the machines of all parts of a run, which may have been continued elsewhere."""
+    found = [run.manifest["hardware"], *(part.get("hardware") for part in run.manifest.get("history", ()))]
+    return {machine_of(replace(run, manifest={**run.manifest, "hardware": one})) for one in found if one}
 
 
 def machine(row: Mapping[Any, Any]) -> str:

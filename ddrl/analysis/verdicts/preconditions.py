@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ddrl.analysis.runs.run_data import RunData, clock_of, gpu_of, machine_of
+from ddrl.analysis.runs.run_data import RunData, clock_of, gpu_of, machine_of, machines_of
 from ddrl.analysis.statistics import claim_tests
 from ddrl.analysis.statistics.claim_tests import MIN_SETTINGS
 from ddrl.analysis.statistics.significance import EQUAL_BUDGET
@@ -109,7 +109,7 @@ def other_machines(runs: Sequence[RunData]) -> str:
     """Return why times or speeds cannot be compared: they were measured on different hardware; empty if they can."""
     if len({clock_of(run) for run in runs}) > 1:
         return "some runs were timed in CPU seconds of one core (runtime serial), others by the clock on the wall"
-    found = sorted({machine_of(run) for run in runs})
+    found = sorted(set[str]().union(*map(machines_of, runs)))
     if len(found) < 2:
         return ""
     return f"times on different hardware say nothing about the variants: {'; '.join(found)}"

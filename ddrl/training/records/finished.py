@@ -45,11 +45,22 @@ def write(run: Run, records: RunRecords) -> None:
     counts = run.counts.__dict__ | {"episodes": recorder.episodes}
     counts |= {"resumes": records.resumes, "actor_restarts": run.actor_restarts}
     record = common_record(run.builder, records.provenance, records.history, recorder.seconds, counts)
+    record["hardware"] = most_used(records.history, counts["env_frames"]) or record["hardware"]
     record["parameters"] = run.node.parameter_count
     if recorder.lost_bytes:
         record["records_lost_bytes"] = recorder.lost_bytes
     write_json(run.directory / "run.json", record)
     write_curves(run.directory)  # last, since this file marks a run as complete
+
+
+def most_used(history: list[dict[str, Any]], env_frames: int) -> dict[str, Any] | None:
+    """Return the hardware of the parts that trained the most frames; None if they are of before parts recorded it."""
+    ends = [*(part["env_frames"] for part in history[1:]), env_frames]
+    machines = [part.get("hardware") for part in history]
+    trained = [0] * len(machines)
+    for part, machine, end in zip(history, machines, ends, strict=True):
+        trained[machines.index(machine)] += end - part["env_frames"]
+    return machines[trained.index(max(trained))]
 
 
 def common_record(

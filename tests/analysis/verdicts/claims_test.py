@@ -328,10 +328,12 @@ def test_times_on_different_hardware_decide_nothing(kind: str, metric: str) -> N
     timed = claim(kind=kind, metric=metric, threshold=0.5, smallest_effect=0.0)
     assert evaluate(timed, CORRECTION, with_scores(runs), runs)["detail"].endswith("Other load is not recorded.")
     faster = {**runs[0].manifest["hardware"], "cpu": "another"}
-    moved = [replace(run, manifest={**run.manifest, "hardware": faster}) for run in runs[:3]] + runs[3:]
-    found = evaluate(timed, CORRECTION, with_scores(moved), moved)
-    assert found["verdict"] == "inconclusive"
-    assert found["detail"].startswith("times on different hardware")
+    begun_elsewhere = {"history": [{"hardware": faster}, {"hardware": runs[0].manifest["hardware"]}]}
+    for change in ({"hardware": faster}, begun_elsewhere):
+        moved = [replace(run, manifest={**run.manifest, **change}) for run in runs[:3]] + runs[3:]
+        found = evaluate(timed, CORRECTION, with_scores(moved), moved)
+        assert found["verdict"] == "inconclusive"
+        assert found["detail"].startswith("times on different hardware")
     frames = claim(kind="time_to_reach", metric="env_frames", threshold=0.5, smallest_effect=0.0)
     assert evaluate(frames, CORRECTION, with_scores(moved), moved)["verdict"] == "supported"
 
