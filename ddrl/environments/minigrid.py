@@ -5,14 +5,17 @@ memory; the `Memory` tasks do where the object to remember cannot be seen from t
 with a view of 7, which agents without memory solve.
 Only tasks whose instruction never varies are here, since it is no part of the observation. What is particular:
 
-- Observations are the cells, row by row, each as three one-hot vectors (object, colour, state of a door; as MiniGrid's
-  `OneHotPartialObsWrapper`), flattened: 980 float32 for a view of 7. The agent's direction is not among them.
+- Observations are flat float32. With `encoding: one_hot` they are the cells, row by row, each as three one-hot vectors
+  (object, colour, state of a door; as MiniGrid's `OneHotPartialObsWrapper`): 980 for a view of 7. With `encoding: flat`
+  they are the same three as integers, and the letters of the instruction as one-hot vectors (`FlatObsWrapper`): 147 and
+  2,688. The agent's direction is not among them.
 - A success pays 1 - 0.9 steps / `max_steps`. The limit of steps is the task's own, or `max_steps` where that is not 0.
 - Seeds, limits and states: see `replayed`. One agent step is one time-step, and a spec's `frame_skip` is 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
@@ -21,6 +24,7 @@ import gymnasium
 import minigrid  # noqa: F401  registers them
 import numpy as np
 from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
+from minigrid.wrappers import FlatObsWrapper
 
 from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.replayed import ReplayedEnvs
@@ -37,42 +41,52 @@ _FIXED_INSTRUCTION = (
     "LavaGap",
     "Memory",
     "MultiRoom-",
+    "RedBlueDoors-",
     "SimpleCrossing",
+    "Unlock-",
 )
 _PREFIX = "MiniGrid-"
 _OBJECTS, _COLOURS, _DOORS = (max(table.values()) + 1 for table in (OBJECT_TO_IDX, COLOR_TO_IDX, STATE_TO_IDX))
+_ENCODINGS = {"one_hot": ("one-hot", _OBJECTS + _COLOURS + _DOORS, 0), "flat": ("flat", 3, 96 * 28)}
+"""Encoding -> its name in a protocol, numbers for each cell, numbers for the instruction."""
 _CELL_PIXELS = 32
 _ACTIONS = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
 
 _REGISTERED = (name.removeprefix(_PREFIX) for name in gymnasium.registry if name.startswith(_PREFIX))
 TASKS = tuple(sorted(name for name in _REGISTERED if name.startswith(_FIXED_INSTRUCTION)))
 EXAMPLES: dict[str, dict[str, Any]] = {"MemoryS7-v0": {"max_steps": 40}, "DoorKey-5x5-v0": {"max_steps": 40}}
-OPTIONS = {task: {"max_steps": Option(0, 0, 100_000), "view_size": Option(7, 3, 31)} for task in TASKS}
+_OPTIONS = {
+    "max_steps": Option(0, 0, 100_000),
+    "view_size": Option(7, 3, 31),
+    "encoding": Option("one_hot", choices=tuple(_ENCODINGS)),
+}
+OPTIONS = dict.fromkeys(TASKS, _OPTIONS)
 
 
-def spec(task: str, max_steps: int, view_size: int) -> EnvSpec:
+def spec(task: str, max_steps: int, view_size: int, encoding: str) -> EnvSpec:
     """Return the spec of one task: flat float32 observations. Raise UserError for an even `view_size`."""
     if view_size % 2 == 0:
         raise UserError(f"environment.view_size: {view_size} is not allowed for minigrid/{task}; allowed: odd numbers")
     num_actions, own_limit = _facts(task)
+    named, of_cell, of_instruction = _ENCODINGS[encoding]
     return EnvSpec(
         name=f"minigrid/{task}",
-        observation_shape=(view_size**2 * (_OBJECTS + _COLOURS + _DOORS),),
+        observation_shape=(view_size**2 * of_cell + of_instruction,),
         observation_dtype="float32",
         num_actions=num_actions,
         frame_skip=1,
-        protocol=f"minigrid-{version('minigrid')}/{task};view{view_size}x{view_size},one-hot;"
+        protocol=f"minigrid-{version('minigrid')}/{task};view{view_size}x{view_size},{named};"
         f"cap{max_steps or own_limit};autoreset-next-step;raw-rewards",
     )
 
 
 def make(
-    task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_steps: int, view_size: int
+    task: str, num_envs: int, seed: int, *, num_threads: int = 1, max_steps: int, view_size: int, encoding: str
 ) -> ReplayedEnvs[GridWorld]:
     """Make `num_envs` environments; `num_threads` is ignored, since nothing is native."""
     limit = max_steps or _facts(task)[1]
-    world = partial(GridWorld, task, limit, view_size)
-    return ReplayedEnvs(spec(task, max_steps, view_size), world, num_envs, seed, max_steps=limit)
+    world = partial(GridWorld, task, limit, view_size, encoding)
+    return ReplayedEnvs(spec(task, max_steps, view_size, encoding), world, num_envs, seed, max_steps=limit)
 
 
 def camera(task: str, seed: int, **options: Any) -> Camera:
@@ -119,19 +133,26 @@ def one_hot(cells: Array) -> Array:
 class GridWorld:
     """One of MiniGrid's environments, as a `replayed.Replayable`."""
 
-    def __init__(self, task: str, max_steps: int, view_size: int) -> None:
+    def __init__(self, task: str, max_steps: int, view_size: int, encoding: str = "one_hot") -> None:
         self.env = _environment(task)
         self.env.max_steps = max_steps  # what a success pays depends on it
         self.env.agent_view_size = view_size
+        self._flat: Any = FlatObsWrapper(self.env) if encoding == "flat" else None
 
     def reset(self, seed: int) -> Array:
         """Start the episode that `seed` determines; return its first observation."""
-        return one_hot(self.env.reset(seed=seed)[0]["image"])
+        return self._encoded(self.env.reset(seed=seed)[0])
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool]:
         """Return observation, reward, terminated and truncated (never: the limit is not the simulation's)."""
         observation, reward, terminated, _, _ = self.env.step(int(action))
-        return one_hot(observation["image"]), float(reward), bool(terminated), False
+        return self._encoded(observation), float(reward), bool(terminated), False
+
+    def _encoded(self, observation: Mapping[str, Any]) -> Array:
+        if self._flat is None:
+            return one_hot(observation["image"])
+        numbers: Array = self._flat.observation(observation).astype(np.float32)
+        return numbers
 
     def close(self) -> None:
         self.env.close()

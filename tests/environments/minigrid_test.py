@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
-from minigrid.wrappers import OneHotPartialObsWrapper, ViewSizeWrapper
+from minigrid.wrappers import FlatObsWrapper, OneHotPartialObsWrapper, ViewSizeWrapper
 
 from ddrl.environments import minigrid
 from ddrl.environments.base import registry
@@ -80,6 +80,20 @@ def test_a_smaller_view_is_that_of_minigrids_own_wrapper() -> None:
         np.testing.assert_array_equal(env.step(np.array([action])).observation[0], seen["image"].ravel())
     with pytest.raises(UserError, match=r"environment.view_size: 4 .*; allowed: odd numbers"):
         registry.spec_for(MEMORY, view_size=4)
+
+
+def test_the_flat_encoding_is_that_of_minigrids_own_wrapper() -> None:
+    name = "minigrid/DoorKey-5x5-v0"
+    env = registry.make(name, 1, 4, encoding="flat")
+    assert env.spec == registry.spec_for(name, encoding="flat")
+    assert env.spec.protocol.split(";")[1] == "view7x7,flat"
+    twin = FlatObsWrapper(gymnasium.make("MiniGrid-DoorKey-5x5-v0"))
+    seen = twin.reset(seed=seed_for(4, f"{name}/0", 0))[0]
+    assert env.spec.observation_shape == seen.shape
+    np.testing.assert_array_equal(env.reset().observation[0], seen)
+    for action in (0, 2, 3, 2, 1, 5, 2):
+        seen = twin.step(action)[0]
+        np.testing.assert_array_equal(env.step(np.array([action])).observation[0], seen)
 
 
 def views(column: int, cue: str, *, view_size: int) -> list[list[float]]:
