@@ -18,7 +18,7 @@ from ddrl.report.sections.numbers import duration, frames, moment, number, ratio
 from ddrl.report.sections.peers import peers
 from ddrl.report.sections.spans import Inline, Span, plain
 from ddrl.report.sections.tables import grouped, of_origin
-from ddrl.report.sections.text import counted, listed
+from ddrl.report.sections.text import counted, listed, seeds_listed
 
 MOST_AUTHORS = 4
 """With more authors the first page names the first one alone."""
@@ -121,9 +121,9 @@ def _facts(own: list[Row], summary: dict[str, Any]) -> tuple[Fact, ...]:
     """Return the facts of the first page: what ran, where, how long, the budget."""
     if not own:
         return (Fact("What ran", NOTHING_RAN),)
-    seeds = sorted({int(row["seed"]) for row in own})
+    seeds = {int(row["seed"]) for row in own}
     kind = "committed reference run" if summary["subject"] == "reference" else "training run"
-    ran = f"{counted(len(own), kind)} on {_games(own)}, seed{'s' * (len(seeds) > 1)} {listed(map(str, seeds))}"
+    ran = f"{counted(len(own), kind)} on {_games(own)}, seed{'s' * (len(seeds) > 1)} {seeds_listed(seeds)}"
     return (
         Fact("What ran", ran),
         Fact("Where", "; ".join(summary["hardware"])),

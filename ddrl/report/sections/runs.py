@@ -15,7 +15,7 @@ from ddrl.report.sections.first_page import stated
 from ddrl.report.sections.numbers import duration, frames, number, percent, span
 from ddrl.report.sections.spans import Inline, Span, code, joined, plain, small, strong
 from ddrl.report.sections.tables import Fields, by_experiment, grouped, merged, numeric, of_origin, right, table_of
-from ddrl.report.sections.text import counted, listed, words
+from ddrl.report.sections.text import counted, listed, seeds_listed, words
 
 WHOSE = {
     "run": "this run, or of the reference runs where there is no other",
@@ -267,7 +267,9 @@ def _figure_note(experiments: list[str] | None, runs: list[Row]) -> str:
     for origin, label in ORIGINS.items():
         if rows := of_origin(_drawn(experiments, runs), origin):
             reach = span((row["env_frames"] for row in rows), frames)
-            seeds = counted(len({row["seed"] for row in rows}), "seed")
+            groups = grouped(rows, "experiment", "variant", "environment")
+            fewest, most = (extreme(map(len, groups.values())) for extreme in (min, max))
+            seeds = counted(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
             notes.append(f"{label.capitalize()}: {reach} frames, {seeds} each.")
     return " ".join(notes)
 
@@ -330,7 +332,7 @@ def provenance(own: list[Row], facts: dict[str, Any], origin: Origin) -> Facts:
         Fact("Packages", "; ".join(facts["packages"])),
         Fact(f"Protocol{'s' if len(protocols) > 1 else ''}", "\n".join(protocols), True),
         Fact("Hardware", "; ".join(facts["hardware"])),
-        Fact("Seeds", listed(map(str, sorted({int(row["seed"]) for row in own})))),
+        Fact("Seeds", seeds_listed(int(row["seed"]) for row in own)),
     ]
     return Facts(stated(rows))
 

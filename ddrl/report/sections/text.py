@@ -16,6 +16,17 @@ def listed(parts: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def seeds_listed(seeds: Iterable[int]) -> str:
+    """Return distinct seeds in order, three or more in a row by their ends: `1, 2, 5 to 9 and 12`."""
+    rows: list[list[int]] = []
+    for seed in sorted(set(seeds)):
+        if rows and seed == rows[-1][-1] + 1:
+            rows[-1].append(seed)
+        else:
+            rows.append([seed])
+    return listed(part for row in rows for part in ([f"{row[0]} to {row[-1]}"] if len(row) > 2 else map(str, row)))
+
+
 def task_name(task: str) -> str:
     """Return a task as a title: `space_invaders` -> `Space Invaders`. A name with capitals keeps them."""
     if task != task.lower():
