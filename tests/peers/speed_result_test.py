@@ -12,6 +12,7 @@ from ddrl.cli import main
 from ddrl.errors import UserError
 from ddrl.peers.speed import OURS, Speed
 from ddrl.peers.speed_result import speed_result
+from ddrl.training.config.run_config import to_json
 from tests.peers.fake import install
 from tests.peers.train_test import config_of
 
@@ -56,3 +57,15 @@ def test_the_command_writes_the_file_with_the_words_that_were_typed(
     assert found["command"].endswith("--seconds 0.3 --repeats 1 --threads 1")
     assert {each["system"] for each in found["measurements"]} == {OURS, "fake"}
     assert found["measurements"][1]["versions"] == "fake 1.0"
+
+
+def test_the_command_names_no_folder_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(tmp_path)
+    file = tmp_path / "catch_config.json"
+    file.write_text(json.dumps(to_json(config_of(peer=None))))
+    options = ["--seconds", "0.3", "--repeats", "1", "--threads", "1"]
+    assert main(["peers", "speed", str(file), *options, "--json", "catch.json"]) == 0
+    found = Path("catch.json").read_text()
+    assert json.loads(found)["command"].startswith("ddrl peers speed catch_config.json --seconds 0.3")
+    assert str(tmp_path) not in found
