@@ -62,6 +62,7 @@ class TensorBoard:
         _let_the_caller_tell()
         self._folder = directory / "tensorboard"
         with using(self._folder):
+            _wait_for_a_later_name(self._folder)
             self._writer = SummaryWriter(str(self._folder), purge_step=reached)
             text = json.dumps(config, indent=1).replace("\n", "\n    ")  # four spaces: a block of code
             self._writer.add_text("configuration", f"    {text}", reached or 0)
@@ -79,6 +80,17 @@ class TensorBoard:
         """Close the event file."""
         with using(self._folder):
             self._writer.close()
+
+
+def _wait_for_a_later_name(folder: Path) -> None:
+    """Wait until a new event file's name comes after those in the folder, which TensorBoard reads in order of names.
+
+    A name begins with the second in which it was made; what follows, process and counter, is no order.
+    """
+    seconds = (path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*"))
+    later = max((int(second) for second in seconds if second.isdecimal()), default=0) + 1
+    if (left := later - time.time()) <= 1:  # more: of a clock that was ahead
+        time.sleep(max(0.0, left))
 
 
 class WeightsAndBiases:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from ddrl.errors import NonFiniteError
 from ddrl.training.records.recorder import COLUMNS, TIMING_METRICS, Counts, Recorder, read_curves, tag_of, write_curves
@@ -115,8 +116,10 @@ def test_tensorboard_files_stand_beside_the_curves(tmp_path: Path) -> None:
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
-def test_tensorboard_shows_what_came_after_a_checkpoint_once(tmp_path: Path) -> None:
+def test_tensorboard_shows_what_came_after_a_checkpoint_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the curves do: of a run that was killed after its checkpoint, in the same step as a record, and resumed."""
+    counter = event_file_writer.AtomicCounter(9)  # "10" comes before "9" in the order of names
+    monkeypatch.setattr(event_file_writer, "_global_uid", counter)
     recorder = Recorder(tmp_path, period_frames=100, trackers=shown(tmp_path))
     record(tmp_path, 1, 5, recorder)  # ends with a record at 200 frames
     state = recorder.state_dict()
