@@ -116,9 +116,8 @@ def speed(parsed: argparse.Namespace) -> None:
     if parsed.csv:
         write_whole(Path(parsed.csv), table_as_csv(pd.DataFrame([asdict(one) for one in speeds])).encode())
     if parsed.json:
-        words = (
-            Path(word).name if word.startswith("/") else word for word in parsed.run_words
-        )  # no folder of a machine
+        # The configuration is in the file, so its folder on this machine is left out.
+        words = (Path(word).name if word.startswith("/") else word for word in parsed.run_words)
         command = shlex.join(["ddrl", "peers", "speed", *words, *_options(parsed)])
         write_json(parsed.json, speed_result(config, speeds, seconds=parsed.seconds, command=command))
     print_rows(table(speeds))

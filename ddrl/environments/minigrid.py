@@ -3,7 +3,7 @@
 An agent sees the cells before it, `view_size` each way (7 as MiniGrid has it), nothing behind walls. So most tasks need
 memory; the `Memory` tasks do where the object to remember cannot be seen from the corridor's end: not so in S7 and S9
 with a view of 7, which agents without memory solve.
-Only tasks whose instruction never varies are here, since it is no part of the observation. What is particular:
+Only tasks whose instruction never varies are here, since one-hot observations leave it out. What is particular:
 
 - Observations are flat float32. With `encoding: one_hot` they are the cells, row by row, each as three one-hot vectors
   (object, colour, state of a door; as MiniGrid's `OneHotPartialObsWrapper`): 980 for a view of 7. With `encoding: flat`
@@ -47,8 +47,8 @@ _FIXED_INSTRUCTION = (
 )
 _PREFIX = "MiniGrid-"
 _OBJECTS, _COLOURS, _DOORS = (max(table.values()) + 1 for table in (OBJECT_TO_IDX, COLOR_TO_IDX, STATE_TO_IDX))
-_ENCODINGS = {"one_hot": ("one-hot", _OBJECTS + _COLOURS + _DOORS, 0), "flat": ("flat", 3, 96 * 28)}
-"""Encoding -> its name in a protocol, numbers for each cell, numbers for the instruction."""
+_ENCODINGS = {"one_hot": (_OBJECTS + _COLOURS + _DOORS, 0), "flat": (3, 96 * 28)}
+"""Encoding -> numbers for each cell, numbers for the instruction."""
 _CELL_PIXELS = 32
 _ACTIONS = ("left", "right", "forward", "pick up", "drop", "toggle", "done")
 
@@ -68,14 +68,14 @@ def spec(task: str, max_steps: int, view_size: int, encoding: str) -> EnvSpec:
     if view_size % 2 == 0:
         raise UserError(f"environment.view_size: {view_size} is not allowed for minigrid/{task}; allowed: odd numbers")
     num_actions, own_limit = _facts(task)
-    named, of_cell, of_instruction = _ENCODINGS[encoding]
+    of_cell, of_instruction = _ENCODINGS[encoding]
     return EnvSpec(
         name=f"minigrid/{task}",
         observation_shape=(view_size**2 * of_cell + of_instruction,),
         observation_dtype="float32",
         num_actions=num_actions,
         frame_skip=1,
-        protocol=f"minigrid-{version('minigrid')}/{task};view{view_size}x{view_size},{named};"
+        protocol=f"minigrid-{version('minigrid')}/{task};view{view_size}x{view_size},{encoding.replace('_', '-')};"
         f"cap{max_steps or own_limit};autoreset-next-step;raw-rewards",
     )
 
