@@ -1,4 +1,4 @@
-"""Epsilon-greedy actions, with an epsilon for each environment."""
+"""Epsilon-greedy actions, with an epsilon for each environment, which may fall at the beginning."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ def epsilon_ladder(epsilon: float, alpha: float, num_envs: int) -> list[float]:
 class EpsilonGreedy:
     """Chooses the best action, or with probability `epsilons[i]` in environment i a uniformly drawn one."""
 
-    def __init__(self, epsilons: Sequence[float]) -> None:
-        self._epsilons = torch.tensor(epsilons)
+    def __init__(self, epsilons: Sequence[float], initial: float | None = None) -> None:
+        """`initial`: epsilon of all environments until `fall` is called; None: `epsilons` from the beginning."""
+        self._final = list(epsilons)
+        self._initial = self._final if initial is None else [initial] * len(self._final)
+        self._epsilons = torch.tensor(self._initial)
 
-    def set(self, epsilon: float) -> None:
-        """Set the same epsilon for all environments."""
-        self._epsilons.fill_(epsilon)
+    def fall(self, done: int, total: int) -> None:
+        """Set them as after `done` of `total` steps from the initial epsilons to the final ones, which then stay."""
+        part = min(1.0, done / total) if total else 1.0
+        ends = zip(self._initial, self._final, strict=True)
+        self._epsilons = torch.tensor([initial + part * (final - initial) for initial, final in ends])
 
     def __call__(self, q: Tensor, generator: torch.Generator) -> Tensor:
         """Return actions [B] given values [B, A]."""
@@ -31,7 +36,14 @@ class EpsilonGreedy:
         return torch.where(explores, uniform, q.argmax(dim=-1))
 
 
-def from_epsilon_ladder(config: Any, network: Any, envs: Sequence[int] | None, num_envs: int) -> EpsilonGreedy:
-    """Return the sampler of Q-learning actors: each environment has its own epsilon, and so has an evaluation."""
+def from_epsilon_ladder(
+    config: Any, network: Any, envs: Sequence[int] | None, num_envs: int, initial: float | None = None
+) -> EpsilonGreedy:
+    """Return the sampler of Q-learning actors: each environment has its own epsilon, and so has an evaluation.
+
+    `initial`: where the actors' epsilons begin (`EpsilonGreedy`).
+    """
     ladder = epsilon_ladder(config.epsilon, config.epsilon_alpha, num_envs)
-    return EpsilonGreedy([config.evaluation_epsilon] if envs is None else [ladder[env] for env in envs])
+    if envs is None:
+        return EpsilonGreedy([config.evaluation_epsilon])
+    return EpsilonGreedy([ladder[env] for env in envs], initial)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from ddrl.actors.adders import Items
+from ddrl.actors.exploration import EpsilonGreedy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.interfaces import Parameters, Replay
 from ddrl.types import RecurrentState
@@ -21,14 +22,19 @@ class ReplayActor:
         params: Parameters,
         replay: Replay,
         items: Items,
+        exploration_steps: int | None = None,
     ) -> None:
-        """`pull_period` is the number of unrolls collected with one version of the parameters."""
+        """`pull_period` is the number of unrolls collected with one version of the parameters.
+
+        `exploration_steps`: agent steps of this actor over which its epsilons fall; None: they do not.
+        """
         self._length = unroll_length
         self._pull_period = pull_period
         self._collector = collector
         self._params = params
         self._replay = replay
         self._items = items
+        self._exploration_steps = exploration_steps
         self._until_pull = 0
 
     def ready(self) -> bool:
@@ -41,6 +47,9 @@ class ReplayActor:
             self._collector.policy.pull(self._params, self._collector.next_index)  # 13  the learner's parameters
             self._until_pull = self._pull_period
         self._until_pull -= 1
+        if self._exploration_steps is not None:
+            acted = self._collector.next_index * self._length * self._collector.env.num_envs
+            cast(EpsilonGreedy, self._collector.policy.sampler).fall(acted, self._exploration_steps)
         states: list[RecurrentState] = []
         unroll = self._collector.collect(self._length, states if self._items.keeps_states else None)  # 5-6  act
         self._replay.insert(self._items.make(unroll, states))  # 9-11  initial priorities, send

@@ -7,7 +7,7 @@ by priority. The paper itself could not be read: its settings come from notes th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -17,16 +17,19 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ddrl.actors.adders import TransitionItems
-from ddrl.actors.exploration import from_epsilon_ladder
+from ddrl.actors.exploration import EpsilonGreedy, from_epsilon_ladder
 from ddrl.actors.replay_actor import ReplayActor
 from ddrl.actors.unroll import UnrollCollector
+from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Replay, System, TaskKind
+from ddrl.learners.batch_values import TimeLimits
 from ddrl.learners.core import Setting, no_fresh_batch
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropByDefault, RMSPropConfig
 from ddrl.learners.replay_learner import ReplayLearner, no_actions
-from ddrl.losses.q_learning import double_q_values, n_step_targets, taken
+from ddrl.losses.q_learning import double_q_values, half_square, n_step_targets, taken
 from ddrl.networks.actor_critic import unread_keys
+from ddrl.networks.initialisation import Initialisation
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import TransitionCut, Transitions
 from ddrl.replay.replay_config import ReplayRule, check_replay
@@ -71,6 +74,8 @@ class Config:
     dueling: bool = True
     epsilon: Probability = 0.4  # of the first environment
     epsilon_alpha: NonNegativeFloat = 7.0  # epsilon^(1 + alpha i / (N - 1)) of environment i of N
+    initial_epsilon: Probability | None = None  # null: the ladder's from the beginning; else as Mnih et al. 2015
+    exploration_steps: PositiveInt | None = None  # of an actor; 1,000,000 in Mnih et al. 2015; null: it does not fall
     evaluation_epsilon: Probability = 0.001  # the authors' code of SEED RL (Espeholt et al. 2020); not in the notes
     replay_capacity: PositiveInt = 2_000_000  # steps
     min_replay_size: PositiveInt = 50_000  # transitions before the first update
@@ -80,8 +85,13 @@ class Config:
     error_buffer: PositiveFloat = 4096.0  # samples that either may be ahead; ours, as Reverb (Cassirer et al. 2021)
     target_update_period: PositiveInt = 2500  # updates
     reward_clipping: RewardClipping = "abs_one"  # Mnih et al. 2015, as Kapturowski et al. 2019 say
+    error_clipping: PositiveFloat | None = None  # null: no bound on the slope; 1.0 in Mnih et al. 2015, Methods
+    time_limits: TimeLimits = "bootstrap"  # Pardo et al. 2018; not in the notes
     max_grad_norm: PositiveFloat | None = 40.0
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"  # Mnih et al. 2015
+    mlp_size: PositiveInt | tuple[PositiveInt, ...] | None = None
+    """Units of two layers, or of each (not in the notes, nor in Mnih et al. 2015); null: 64, 256 of `tanh_mlp`."""
+    initialisation: Initialisation | None = None  # not in the notes; null: as Espeholt et al. 2018's code
     scaled_pixels: bool = True  # not printed; as the authors' code of SEED RL has it for R2D2; false: 0 to 255
     head_size: PositiveInt = 512  # hidden units of each stream (Wang et al. 2016)
     optimizer: RMSPropByDefault = RMSPropConfig(
@@ -127,16 +137,26 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     check_read(config, unread_keys(spec, config))
     if config.samples_per_insert is None:
         check_read(config, {"error_buffer": "samples_per_insert"})
+    if (config.initial_epsilon is None) != (config.exploration_steps is None):
+        raise UserError(
+            "keys 'hyperparameters.initial_epsilon' and 'hyperparameters.exploration_steps' go together: both null, or "
+            f"an epsilon and a number of steps (got {config.initial_epsilon} and {config.exploration_steps})"
+        )
 
 
 make_network = make_q_network
-make_sampler = from_epsilon_ladder
+
+
+def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_envs: int) -> EpsilonGreedy:
+    """Return an epsilon-greedy sampler, whose epsilons the actor may lower to the ladder's; evaluation has its own."""
+    return from_epsilon_ladder(config, network, envs, num_envs, config.initial_epsilon)
 
 
 def td_errors(q: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, config: Config) -> Tensor:
     """Return an actor's n-step errors [T, B] by its own values [T+1, B, A]; it has no target network."""
     rewards = clipped_rewards(reward, config.reward_clipping)
-    targets = n_step_targets(rewards, terminated, ended, q.amax(dim=-1), config.discount, config.n_step)
+    over = terminated if config.time_limits == "bootstrap" else ended
+    targets = n_step_targets(rewards, over, ended, q.amax(dim=-1), config.discount, config.n_step)
     return targets - taken(q[:-1], action)
 
 
@@ -145,7 +165,8 @@ def apex_loss(
 ) -> tuple[Tensor, Metrics]:
     """Return `weight` times the sum over items of w (G_t - q(S_t, A_t))^2 / 2, and metrics; write `part.td_error`.
 
-    G_t is the n-step return with a double-Q bootstrap, w the importance weight (section 3.1).
+    G_t is the n-step return with a double-Q bootstrap, w the importance weight (section 3.1). Beyond `error_clipping`
+    the square goes on as a straight line.
     """
     blank = no_actions(part.batch_size, part.action.device)
     q = network(part.observation[None], *blank, ()).distribution[0]
@@ -159,11 +180,12 @@ def apex_loss(
         steps = torch.arange(config.n_step, device=q.device).unsqueeze(-1)
         rewards = clipped_rewards(part.reward, config.reward_clipping)
         returns = (config.discount**steps * rewards).sum(dim=0)
-        bootstrap = (config.discount**part.steps * next_value).masked_fill(part.terminated, 0.0)
+        over = part.terminated if config.time_limits == "bootstrap" else part.ended
+        bootstrap = (config.discount**part.steps * next_value).masked_fill(over, 0.0)
     value = taken(q, part.action)
     error = returns + bootstrap - value
     part.td_error.copy_(error.detach())
-    loss = (part.drawn.weight * error.square()).sum() / 2
+    loss = (part.drawn.weight * half_square(error, config.error_clipping)).sum()
     return weight * loss, {
         "loss": loss.item(),
         "td_error": error.detach().abs().sum().item(),
@@ -175,7 +197,9 @@ def Actor(config: Config, collector: UnrollCollector, params: Parameters, replay
     """Return an actor of which one call of `step` makes one unroll."""
     items = TransitionItems(config.n_step, partial(td_errors, config=config))
     pull_period = max(1, config.actor_update_period // config.unroll_length)
-    return ReplayActor(config.unroll_length, pull_period, collector, params, replay, items)
+    return ReplayActor(
+        config.unroll_length, pull_period, collector, params, replay, items, exploration_steps=config.exploration_steps
+    )
 
 
 def new_priorities(batch: Transitions, config: Config) -> Tensor:

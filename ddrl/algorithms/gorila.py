@@ -29,7 +29,7 @@ from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import RMSPropConfig
 from ddrl.learners.replay_learner import no_actions
 from ddrl.learners.shared_updates import GradientLearner, gradient_of
-from ddrl.losses.q_learning import taken
+from ddrl.losses.q_learning import half_square, taken
 from ddrl.networks.actor_critic import unread_keys
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import TransitionCut, Transitions
@@ -130,7 +130,7 @@ def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_e
     """Return an epsilon-greedy sampler, whose epsilon the actor lowers; that of an evaluation is fixed."""
     if envs is None:
         return EpsilonGreedy([config.evaluation_epsilon])
-    return EpsilonGreedy([config.initial_epsilon] * len(envs))
+    return EpsilonGreedy([config.final_epsilon] * len(envs), config.initial_epsilon)
 
 
 def dqn_loss(network: QNetwork, target_network: QNetwork, part: Transitions, config: Config) -> tuple[Tensor, Metrics]:
@@ -147,11 +147,12 @@ def dqn_loss(network: QNetwork, target_network: QNetwork, part: Transitions, con
         reward = clipped_rewards(part.reward[0], config.reward_clipping)
         target = reward + (config.discount * next_value).masked_fill(part.terminated, 0.0)  # 11  y_j
     error = target - value
-    size = error.abs()
-    inside = size if config.error_clipping is None else size.clamp(max=config.error_clipping)
-    loss = (inside * (size - inside / 2)).sum()  # Huber's: x^2 / 2 inside, c (x - c / 2) beyond
-    metrics = {"loss": loss.item(), "td_error": size.detach().sum().item(), "q_mean": value.detach().sum().item()}
-    return loss, metrics
+    loss = half_square(error, config.error_clipping).sum()
+    return loss, {
+        "loss": loss.item(),
+        "td_error": error.detach().abs().sum().item(),
+        "q_mean": value.detach().sum().item(),
+    }
 
 
 class Actor:
@@ -188,9 +189,7 @@ class Actor:
         collector.policy.pull(self._params, collector.next_index)
         self._refresh_target()
         acted = collector.next_index * config.unroll_length * collector.env.num_envs
-        part = min(1.0, acted / config.exploration_steps) if config.exploration_steps else 1.0
-        sampler = cast(EpsilonGreedy, collector.policy.sampler)
-        sampler.set(config.initial_epsilon + part * (config.final_epsilon - config.initial_epsilon))
+        cast(EpsilonGreedy, collector.policy.sampler).fall(acted, config.exploration_steps)
         self._gradients = self.learn(collector.collect(config.unroll_length))  # 6-8  act epsilon-greedily
 
     def learn(self, unroll: Unroll) -> Gradients | None:

@@ -60,6 +60,18 @@ def double_q_values(online: Tensor, target: Tensor) -> Tensor:
     return target.gather(-1, online.argmax(dim=-1, keepdim=True)).squeeze(-1)
 
 
+def half_square(error: Tensor, bound: float | None) -> Tensor:
+    """Return error^2 / 2, [...], which beyond `bound` goes on as a straight line (Huber's; Mnih et al. 2015, Methods).
+
+    There its gradient stays within [-bound, bound]. None: it is a square everywhere.
+    """
+    if bound is None:
+        return error.square() / 2
+    size = error.abs()
+    inside = size.clamp(max=bound)
+    return inside * (size - inside / 2)
+
+
 def taken(q: Tensor, action: Tensor) -> Tensor:
     """Return Q(o, a), [...], of values [..., A] and actions [...]."""
     return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)

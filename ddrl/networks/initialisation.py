@@ -1,6 +1,7 @@
 """Initialisation of layers: the kinds in the papers' code, as configuration keys, and functions that make layers.
 
-All weights are drawn from the generator that is passed, biases start at 0. LSTMs: `ddrl.networks.recurrent`.
+All weights are drawn from the generator that is passed. Biases start at 0, but for `Uniform`. LSTMs:
+`ddrl.networks.recurrent`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Generator, nn
 
 from ddrl.system.config_types import STRICT
 
-Gain = float | Literal["glorot"] | None
-"""How the weights of a layer start: orthogonal with this gain, as Glorot and Bengio (2010), or truncated normal."""
+Gain = float | Literal["glorot", "uniform"] | None
+"""How a layer starts: orthogonal with this gain, as one of the two kinds of that name below, or truncated normal."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -65,7 +66,22 @@ class Glorot:
         return "glorot", "glorot", 1.0
 
 
-Kind = TruncatedNormal | Orthogonal | Glorot
+@dataclass(frozen=True, config=STRICT)
+class Uniform:
+    """Weights and biases uniform within 1/sqrt(fan_in): PyTorch's default, and so that of many libraries.
+
+    torch 2.9, nn/modules/linear.py, `Linear.reset_parameters`; as the layers of LeCun et al. 1998, section 4.6, scaled.
+    """
+
+    name: Literal["uniform"] = "uniform"
+
+    @property
+    def gains(self) -> tuple[Gain, Gain, Gain]:
+        """Gains of hidden layers, policy head and value head: all alike."""
+        return "uniform", "uniform", "uniform"
+
+
+Kind = TruncatedNormal | Orthogonal | Glorot | Uniform
 Initialisation = Annotated[Kind, Field(discriminator="name")]
 """A configuration key; `name` says which of them."""
 
@@ -105,10 +121,13 @@ def _initialised(layer: Layer, fan_in: int, generator: Generator, gain: Gain) ->
     deviation = 1.0 / math.sqrt(fan_in)
     nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
     # After the draws above, not instead of them, so that a seed keeps the weights that it has always had.
-    if gain == "glorot":
-        nn.init.xavier_uniform_(layer.weight, generator=generator)
-    elif gain is not None:
-        nn.init.orthogonal_(layer.weight, gain, generator=generator)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
+    if gain == "glorot":
+        nn.init.xavier_uniform_(layer.weight, generator=generator)
+    elif gain == "uniform":
+        nn.init.uniform_(layer.weight, -deviation, deviation, generator=generator)
+        nn.init.uniform_(layer.bias, -deviation, deviation, generator=generator)
+    elif gain is not None:
+        nn.init.orthogonal_(layer.weight, gain, generator=generator)
     return layer

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ddrl.errors import UserError
 from ddrl.networks.actor_critic import network_keys
 from ddrl.networks.direct import find_parts_directly
-from ddrl.networks.initialisation import linear
+from ddrl.networks.initialisation import Gain, Kind, TruncatedNormal, linear
 from ddrl.networks.torsos import DeepTorso, described
 from ddrl.networks.trunk import PIECE_STEPS, features, make_trunk
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
@@ -20,10 +20,13 @@ from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 class Head(nn.Module):
     """A rectified hidden layer, then a linear one: [N, inputs] -> [N, outputs]."""
 
-    def __init__(self, inputs: int, hidden: int, outputs: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, inputs: int, hidden: int, outputs: int, generator: torch.Generator, gains: tuple[Gain, Gain]
+    ) -> None:
+        """`gains`: of the hidden layer and of the linear one (`ddrl.networks.initialisation`)."""
         super().__init__()
-        self.hidden = linear(inputs, hidden, generator)
-        self.output = linear(hidden, outputs, generator)
+        self.hidden = linear(inputs, hidden, generator, gains[0])
+        self.output = linear(hidden, outputs, generator, gains[1])
 
     def forward(self, features: Tensor) -> Tensor:
         out: Tensor = self.output(F.relu(self.hidden(features)))
@@ -43,7 +46,9 @@ class QNetwork(nn.Module):
         network: str,
         head_size: int,
         generator: torch.Generator,
+        mlp_size: int | tuple[int, ...] | None = None,
         scaled_pixels: bool = True,
+        initialisation: Kind | None = None,
         lstm_size: int = 0,
         feed_last_action_and_reward: bool = False,
         dueling: bool = False,
@@ -52,8 +57,9 @@ class QNetwork(nn.Module):
         """Draw all weights from `generator` (on the CPU).
 
         Without an LSTM (`lstm_size` 0), the heads' hidden layers replace the linear layer of the convolutional torsos
-        (Wang et al. 2016, Figure 1). For `scaled_pixels` see `make_torso`. Raises `UserError` if the network is unknown
-        or does not fit the observations.
+        (Wang et al. 2016, Figure 1). For `mlp_size` and `scaled_pixels` see `make_torso`. `initialisation` None means
+        truncated normal; values of actions start as an actor-critic's value. Raises `UserError` if the network is
+        unknown or does not fit the observations.
         """
         super().__init__()
         if spec.action_size:
@@ -63,18 +69,22 @@ class QNetwork(nn.Module):
         self.reward_input = reward_input
         self.observation_normaliser = None
         self.reward_normaliser = None
+        hidden_gain, _, value_gain = self.gains = (initialisation or TruncatedNormal()).gains
         self.torso, self.instructions, self.core, size = make_trunk(
             spec,
             network,
             generator,
             lstm_size=lstm_size,
             feed_last_action_and_reward=feed_last_action_and_reward,
+            gain=hidden_gain,
             convolutions_only=not lstm_size,
+            mlp_size=mlp_size,
             scaled_pixels=scaled_pixels,
         )
         self.piece_steps = PIECE_STEPS["uint8" if isinstance(self.torso, DeepTorso) else "float32"]
-        self.advantage = Head(size, head_size, spec.num_actions, generator)
-        self.value = Head(size, head_size, 1, generator) if dueling else None
+        gains = (hidden_gain, value_gain)
+        self.advantage = Head(size, head_size, spec.num_actions, generator, gains)
+        self.value = Head(size, head_size, 1, generator, gains) if dueling else None
         find_parts_directly(self)
 
     def forward(
@@ -98,6 +108,7 @@ class QNetwork(nn.Module):
             "recurrent": 0 if self.core is None else self.core.size,
             "instructions": self.instructions is not None,
             "heads": {"hidden": self.advantage.hidden.out_features, "dueling": self.value is not None},
+            "gains": list(self.gains),
         }
 
     def seen_reward(self, last_reward: Tensor) -> Tensor:

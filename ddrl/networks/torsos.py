@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -137,20 +138,21 @@ class DeepTorso(nn.Module):
 
 
 class MLPTorso(nn.Module):
-    """Two linear layers of `size` units over the flattened observation times `scale`, each followed by `activation`."""
+    """Linear layers of `sizes` units over the flattened observation times `scale`, each followed by `activation`."""
 
     def __init__(
         self,
         shape: tuple[int, ...],
-        size: int,
+        sizes: tuple[int, ...],
         activation: Callable[[Tensor], Tensor],
         scale: float,
         generator: torch.Generator,
         gain: Gain = None,
     ) -> None:
         super().__init__()
-        self.size, self.activation, self.scale = size, activation, scale
-        self.layers = nn.ModuleList([linear(inputs, size, generator, gain) for inputs in (math.prod(shape), size)])
+        self.size, self.activation, self.scale = sizes[-1], activation, scale
+        widths = pairwise((math.prod(shape), *sizes))
+        self.layers = nn.ModuleList([linear(inputs, outputs, generator, gain) for inputs, outputs in widths])
 
     def forward(self, observation: Tensor) -> Tensor:
         """Map observations [N, ...] to features [N, size]."""
@@ -191,13 +193,13 @@ def make_torso(
     gain: Gain = None,
     *,
     convolutions_only: bool = False,
-    mlp_size: int | None = None,
+    mlp_size: int | tuple[int, ...] | None = None,
     scaled_pixels: bool = True,
 ) -> Torso:
     """Return the torso called `network`; with `convolutions_only`, those in `SHALLOW` get no linear layer.
 
-    `mlp_size` is the number of units of each layer of `mlp` and `tanh_mlp`; None means 64 and 256. Images are uint8:
-    with `scaled_pixels` a network sees them as 0 to 1, otherwise as 0 to 255.
+    `mlp_size` is the number of units of both layers of `mlp` and `tanh_mlp`, or of each of any number of layers; None
+    means 64 and 256. Images are uint8: with `scaled_pixels` a network sees them as 0 to 1, otherwise as 0 to 255.
 
     Raises `UserError` if it is unknown or does not fit the observations of `spec`.
     """
@@ -209,9 +211,9 @@ def make_torso(
     shape, pixel_scale = spec.observation_shape, IMAGE_SCALE if scaled_pixels else 1.0
     if network == "mlp":
         scale = pixel_scale if spec.observation_dtype == "uint8" else 1.0
-        return MLPTorso(shape, mlp_size or 64, F.relu, scale, generator, gain)
+        return MLPTorso(shape, _layers(mlp_size or 64), F.relu, scale, generator, gain)
     if network == "tanh_mlp":
-        return MLPTorso(shape, mlp_size or 256, torch.tanh, 1.0, generator, gain)
+        return MLPTorso(shape, _layers(mlp_size or 256), torch.tanh, 1.0, generator, gain)
     image = (shape[0], shape[1], shape[2])
     if network == "deep":
         return DeepTorso(image, generator, gain, pixel_scale=pixel_scale)
@@ -234,6 +236,11 @@ def described(torso: Torso) -> dict[str, Any]:
     layers = [[layer.out_channels, layer.kernel_size[0], layer.stride[0]] for layer in found]
     hidden = torso.hidden.out_features if torso.hidden else 0
     return {"kind": "convolutional", "convolutions": layers, "hidden": hidden, "pad_same": torso.pad_same}
+
+
+def _layers(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return the units of each layer, of which there are two if `size` is one number."""
+    return (size, size) if isinstance(size, int) else size
 
 
 def _misfit(network: str, spec: EnvSpec) -> str:

@@ -39,7 +39,7 @@ def make_trunk(
     feed_last_action_and_reward: bool,
     gain: Gain = None,
     convolutions_only: bool = False,
-    mlp_size: int | None = None,
+    mlp_size: int | tuple[int, ...] | None = None,
     scaled_pixels: bool = True,
 ) -> Trunk:
     """Draw a trunk's weights from `generator`; the other arguments and errors are those of `make_torso`."""

@@ -33,6 +33,7 @@ class Transitions:
     reward: Tensor  # [n, B] float32, raw; 0 after the last step
     steps: Tensor  # [B] int64: 1 to n
     terminated: Tensor  # [B] bool: nothing follows
+    ended: Tensor  # [B] bool: the episode ends with the last step: terminated, or cut
     next_observation: Tensor  # [B, ...]: after the last step
     version: Tensor  # [1, B] int64: of the parameters that acted
     td_error: Tensor  # [B] float32: filled in by the loss
@@ -171,12 +172,14 @@ class TransitionCut:
         here = torch.arange(self.n).unsqueeze(-1) < lengths
         columns = torch.arange(len(streams))
         after = torch.from_numpy(history.slots(streams, steps + lengths.numpy()))
+        last = (lengths - 1, columns)
         return Transitions(
             observation=history.observations(slots[0]),
             action=history.field("action", slots[0]),
             reward=history.field("reward", slots).masked_fill(~here, 0.0),
             steps=lengths,
-            terminated=history.field("terminated", slots)[lengths - 1, columns],
+            terminated=history.field("terminated", slots)[last],
+            ended=ended[last],
             next_observation=history.observations(after),
             version=history.field("version", slots[:1]),
             td_error=torch.zeros(len(streams)),

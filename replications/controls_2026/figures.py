@@ -38,6 +38,11 @@ def cleanrl_classic(curves: pd.DataFrame, published: pd.DataFrame) -> Figure:
     return _learning(curves, published, ["cleanrl_classic"])
 
 
+def cleanrl_dqn(curves: pd.DataFrame, published: pd.DataFrame) -> Figure:
+    """Show classic control with the settings of CleanRL's DQN, one panel a task."""
+    return _learning(curves, published, ["cleanrl_dqn"])
+
+
 def cleanrl_mujoco(curves: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """Show MuJoCo with the settings of CleanRL's PPO, one panel a task."""
     return _learning(curves, published, ["cleanrl_mujoco"])
@@ -50,7 +55,7 @@ def cleanrl_dm_control(curves: pd.DataFrame, published: pd.DataFrame) -> Figure:
 
 def zoo(curves: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """Show the settings of the stable-baselines3 zoo, one panel a task and algorithm."""
-    return _learning(curves, published, ["zoo_classic", "zoo_minigrid", "zoo_mujoco"])
+    return _learning(curves, published, ["zoo_classic", "zoo_dqn", "zoo_minigrid", "zoo_mujoco"])
 
 
 def tianshou(curves: pd.DataFrame, published: pd.DataFrame) -> Figure:

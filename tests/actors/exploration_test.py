@@ -65,6 +65,17 @@ def test_the_same_generator_gives_the_same_actions() -> None:
         assert one.dtype == torch.int64
 
 
+def test_epsilons_fall_from_one_beginning_to_their_own_ends_and_stay() -> None:
+    sampler = EpsilonGreedy([0.5, 0.1], initial=0.9)
+    seen = [sampler._epsilons.tolist()]
+    for done in (0, 25, 100, 250):
+        sampler.fall(done, 100)
+        seen.append(sampler._epsilons.tolist())
+    assert [pytest.approx(one) for one in seen] == [[0.9, 0.9], [0.9, 0.9], [0.8, 0.7], [0.5, 0.1], [0.5, 0.1]]
+    sampler.fall(0, 0)
+    assert sampler._epsilons.tolist() == pytest.approx([0.5, 0.1])
+
+
 @pytest.mark.parametrize("name", REPLAYING)
 def test_an_actor_has_the_rungs_of_its_own_environments_and_an_evaluation_its_own_epsilon(name: str) -> None:
     rig = Rig(name, epsilon=0.5, epsilon_alpha=5.0, evaluation_epsilon=0.125)

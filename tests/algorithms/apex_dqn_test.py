@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddrl.actors.exploration import epsilon_ladder
 from ddrl.algorithms import apex_dqn
 from ddrl.errors import UserError
 from ddrl.replay.items import Drawn, Transitions
@@ -47,12 +48,14 @@ def random_transitions(seed: int, size: int = 8, n: int = 3) -> Transitions:
     generator = torch.Generator().manual_seed(seed)
     steps = torch.randint(1, n + 1, (size,), generator=generator)
     here = torch.arange(n).unsqueeze(-1) < steps
+    cut = torch.arange(size) % 3 == 0
     return Transitions(
         observation=torch.randn((size, 4), generator=generator),
         action=torch.randint(3, (size,), generator=generator),
         reward=2 * torch.randn((n, size), generator=generator) * here,
         steps=steps,
-        terminated=torch.rand(size, generator=generator) < 0.4,
+        terminated=(terminated := torch.rand(size, generator=generator) < 0.4),
+        ended=terminated | cut,
         next_observation=torch.randn((size, 4), generator=generator),
         version=torch.zeros((1, size), dtype=torch.int64),
         td_error=torch.zeros(size),
@@ -77,7 +80,7 @@ def slow_errors(network: Any, target: Any, batch: Transitions, config: Any) -> l
     errors = []
     for i in range(batch.batch_size):
         steps, following = int(batch.steps[i]), 0.0
-        if not batch.terminated[i]:
+        if not (batch.ended if config.time_limits == "terminal" else batch.terminated)[i]:
             online, other = (values(one, batch.next_observation[i]) for one in (network, target))
             following = other[int(np.argmax(online))] if config.double_q else max(other)
         for k in reversed(range(steps)):
@@ -92,8 +95,12 @@ def slow_errors(network: Any, target: Any, batch: Transitions, config: Any) -> l
 @pytest.mark.parametrize("double_q", [True, False])
 @pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("reward_clipping", ["abs_one", "none"])
-def test_the_loss_is_half_the_squared_n_step_error(double_q: bool, dueling: bool, reward_clipping: str) -> None:
-    config = apex_dqn.Config(**SMALL, double_q=double_q, dueling=dueling, reward_clipping=reward_clipping)
+@pytest.mark.parametrize("time_limits", ["bootstrap", "terminal"])
+def test_the_loss_is_half_the_squared_n_step_error(
+    double_q: bool, dueling: bool, reward_clipping: str, time_limits: str
+) -> None:
+    keys = {"double_q": double_q, "dueling": dueling, "reward_clipping": reward_clipping, "time_limits": time_limits}
+    config = apex_dqn.Config(**SMALL | keys)
     (network, target), batch = networks(config), random_transitions(1)
     errors = slow_errors(network, target, batch, config)
     loss, metrics = apex_dqn.apex_loss(network, target, batch, config, 0.25)
@@ -104,12 +111,16 @@ def test_the_loss_is_half_the_squared_n_step_error(double_q: bool, dueling: bool
     q = [values(network, batch.observation[i])[int(batch.action[i])] for i in range(8)]
     assert metrics == pytest.approx({"loss": expected, "td_error": sum(map(abs, errors)), "q_mean": sum(q)}, rel=1e-4)
     assert set(batch.steps.tolist()) == {1, 2, 3}
-    assert {bool(end) for end in batch.terminated} == {True, False}
+    assert set(zip(batch.terminated.tolist(), batch.ended.tolist(), strict=True)) == {
+        (True, True),
+        (False, True),
+        (False, False),
+    }
     assert batch.reward.abs().max() > 1
 
 
 def by_hand(**keys: Any) -> tuple[Table, Table, Transitions, Any]:
-    """Two transitions from observation 0 and one from 1, of 2, 1 and 2 steps; the last is terminated."""
+    """Two transitions from observation 0 and one from 1, of 2, 1 and 2 steps; one is cut, the last is terminated."""
     config = apex_dqn.Config(**SMALL | {"n_step": 2, "discount": 0.5, "reward_clipping": "none"} | keys)
     online = Table([[1.0, 2.0], [3.0, 0.0], [0.0, 5.0]])
     target = Table([[0.0, 0.0], [40.0, 80.0], [16.0, 8.0]])
@@ -119,6 +130,7 @@ def by_hand(**keys: Any) -> tuple[Table, Table, Transitions, Any]:
         reward=torch.tensor([[1.0, 3.0, 2.0], [4.0, 0.0, -1.0]]),
         steps=torch.tensor([2, 1, 2]),
         terminated=torch.tensor([False, False, True]),
+        ended=torch.tensor([False, True, True]),
         next_observation=torch.tensor([1, 2, 2]),
         version=torch.zeros((1, 3), dtype=torch.int64),
         td_error=torch.zeros(3),
@@ -137,6 +149,8 @@ def by_hand(**keys: Any) -> tuple[Table, Table, Transitions, Any]:
         ({"double_q": False}, [22.0, 9.0, -1.5]),
         # 1 + 1/2 + 40/4 - 1, 1 + 8/2 - 2, 1 - 1/2 - 3
         ({"reward_clipping": "abs_one"}, [10.5, 3.0, -2.5]),
+        # the second is worth its reward alone: 3 - 2
+        ({"time_limits": "terminal"}, [12.0, 1.0, -1.5]),
     ],
 )
 def test_errors_and_gradient_by_hand(keys: dict[str, Any], errors: list[float]) -> None:
@@ -150,6 +164,16 @@ def test_errors_and_gradient_by_hand(keys: dict[str, Any], errors: list[float]) 
     assert online.rows.grad is not None
     torch.testing.assert_close(online.rows.grad, expected)
     assert target.rows.grad is None
+
+
+def test_beyond_its_bound_an_error_is_priced_along_a_line_and_its_priority_is_the_error() -> None:
+    online, target, batch, config = by_hand(error_clipping=4.0)  # errors of 12, 5 and -1.5
+    loss, _ = apex_dqn.apex_loss(online, target, batch, config, 1.0)
+    loss.backward()
+    assert loss.item() == pytest.approx(4 * (12 - 2) + 0.5 * 4 * (5 - 2) + 0.25 * 1.5**2 / 2)
+    assert online.rows.grad is not None
+    assert online.rows.grad.flatten().tolist() == pytest.approx([-4.0, -0.5 * 4, 0.25 * 1.5, 0.0, 0.0, 0.0])
+    assert apex_dqn.new_priorities(batch, config).tolist() == [12.0, 5.0, 1.5]
 
 
 def test_importance_weights_scale_each_transitions_gradient() -> None:
@@ -246,9 +270,10 @@ def test_the_learner_gives_the_items_that_it_drew_their_new_priorities(algorithm
 class FakeCollector:
     """Counts what an actor asks of it."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, sampler: Any = None) -> None:
         self.rig, self.next_index, self.pulls = rig, 0, list[int]()
-        self.policy = SimpleNamespace(pull=lambda params, index: self.pulls.append(index))
+        self.env = SimpleNamespace(num_envs=4)
+        self.policy = SimpleNamespace(pull=lambda params, index: self.pulls.append(index), sampler=sampler)
 
     def collect(self, length: int, states: list[Any] | None) -> Any:
         assert length == 6
@@ -278,7 +303,33 @@ def test_an_actor_pulls_parameters_every_so_many_steps_and_sends_every_unroll(al
     assert all(len(one.item_step) for one in sent[1:])
 
 
+@pytest.mark.parametrize("resumed_after", [None, 2])
+def test_epsilons_fall_in_a_straight_line_to_those_of_the_ladder(resumed_after: int | None) -> None:
+    keys = {"epsilon": 0.2, "epsilon_alpha": 1.0, "initial_epsilon": 1.0, "exploration_steps": 96}
+    rig = Rig("apex_dqn", **keys)
+    sampler = rig.module.make_sampler(rig.config, rig.network, range(4), 4)
+    ladder = epsilon_ladder(0.2, 1.0, 4)
+    replay: Any = SimpleNamespace(insert=lambda experience: None, can_insert=lambda: True)
+    collector: Any = FakeCollector(rig, sampler)
+    actor, seen = rig.module.Actor(rig.config, collector, rig.params, replay), []
+    for index in range(6):
+        if index == resumed_after:  # nothing but the number of unrolls says how far it is
+            collector.policy.sampler = sampler = rig.module.make_sampler(rig.config, rig.network, range(4), 4)
+        actor.step()
+        seen.append(sampler._epsilons.tolist())
+    for index, found in enumerate(seen):  # 6 steps of 4 environments an unroll
+        part = min(1.0, index * 24 / 96)
+        assert found == pytest.approx([1.0 + part * (rung - 1.0) for rung in ladder])
+    assert rig.module.make_sampler(rig.config, rig.network, None, 4)._epsilons.tolist() == pytest.approx([0.001])
+
+
 # What is refused ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [{"initial_epsilon": 1.0}, {"exploration_steps": 100}])
+def test_a_falling_epsilon_needs_a_beginning_and_a_length(keys: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"^keys 'hyperparameters.initial_epsilon' and .*go together"):
+        apex_dqn.check(apex_dqn.Config(**keys), DISCRETE, 1)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ddrl.networks.initialisation import (
     Kind,
     Orthogonal,
     TruncatedNormal,
+    Uniform,
     convolution,
     default_initialisation,
     linear,
@@ -77,6 +78,25 @@ def test_glorot_weights_are_uniform_and_scaled_by_both_fans() -> None:
         assert weights.std() == pytest.approx(1 / math.sqrt(3), abs=0.005)
 
 
+def test_uniform_layers_are_drawn_as_pytorch_draws_its_own_but_from_the_generator() -> None:
+    for layer, inputs in (
+        (linear(400, 500, generator(), "uniform"), 400),
+        (convolution(8, 64, 9, generator(), "uniform"), 648),
+    ):
+        for part in (layer.weight, layer.bias):
+            assert part is not None
+            values = part.detach().numpy() * math.sqrt(inputs)
+            assert 0.95 < abs(values).max() <= 1.0
+            assert values.std() == pytest.approx(1 / math.sqrt(3), abs=0.05)
+    torch.manual_seed(0)
+    theirs = torch.nn.Linear(400, 500)
+    own = linear(400, 500, generator(), "uniform")
+    assert float(own.weight.std()) == pytest.approx(float(theirs.weight.std()), rel=0.01)
+    assert float(own.bias.std()) == pytest.approx(float(theirs.bias.std()), rel=0.1)
+    again = linear(400, 500, generator(), "uniform")
+    assert torch.equal(own.weight, again.weight) and torch.equal(own.bias, again.bias)
+
+
 def test_a_glorot_network_has_a_value_head_of_norm_1_as_rllibs() -> None:
     made = make("vision", Glorot())
     assert gain_of(made.value) == pytest.approx(1.0)
@@ -111,6 +131,7 @@ def test_a_configuration_names_the_one_it_wants() -> None:
     assert adapter.validate_python({"name": "orthogonal", "policy_gain": 1.0}) == Orthogonal(policy_gain=1.0)
     assert adapter.validate_python({"name": "truncated_normal"}) == TruncatedNormal()
     assert adapter.validate_python({"name": "glorot"}) == Glorot()
+    assert adapter.validate_python({"name": "uniform"}) == Uniform()
     for wrong in ({"name": "xavier"}, {"name": "truncated_normal", "policy_gain": 1.0}, {"policy_gain": 1.0}, {}):
         with pytest.raises(ValidationError):
             adapter.validate_python(wrong)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
 from ddrl.errors import UserError
+from ddrl.networks.initialisation import Orthogonal, TruncatedNormal, Uniform
 from ddrl.networks.q_network import QNetwork
 from ddrl.types import EnvSpec, NetworkOutput
 from tests.networks.actor_critic_test import ATARI, CONTINUOUS, FLAT, SMALL, inputs
@@ -50,6 +52,28 @@ def test_with_an_lstm_the_torso_keeps_its_linear_layer() -> None:
     heads = 2 * (512 * 512 + 512) + (512 * 18 + 18) + (512 + 1)
     network = make(ATARI, "nature", lstm_size=512, feed_last_action_and_reward=True, dueling=True, head_size=512)
     assert count(network) == CONVOLUTIONS + linear + core + heads
+
+
+@pytest.mark.parametrize(
+    ("size", "widths"), [((120,), [120]), ((32, 16, 8), [32, 16, 8]), (24, [24, 24]), (None, [64, 64])]
+)
+def test_layers_of_vectors_have_the_units_that_are_asked_for(size: Any, widths: list[int]) -> None:
+    network = make(FLAT, "mlp", mlp_size=size, head_size=84)
+    ends = [*FLAT.observation_shape, *widths, 84, FLAT.num_actions]
+    assert count(network) == sum(inputs * outputs + outputs for inputs, outputs in pairwise(ends))
+    assert network.describe()["torso"]["hidden"] == widths
+
+
+def test_first_weights_are_those_of_the_key_in_every_layer() -> None:
+    network = make(FLAT, "mlp", head_size=84, dueling=True, initialisation=Orthogonal(hidden_gain=1.5, value_gain=0.5))
+    hidden = [*network.torso.layers, network.advantage.hidden]  # type: ignore[union-attr, list-item]
+    for layer, gain in [*((one, 1.5) for one in hidden), (network.advantage.output, 0.5)]:
+        singular = torch.linalg.svdvals(layer.weight)
+        assert singular.tolist() == pytest.approx([gain] * len(singular), rel=1e-4)
+    assert make(FLAT, "mlp", initialisation=Uniform()).advantage.output.bias.any()
+    plain, named = make(FLAT, "mlp"), make(FLAT, "mlp", initialisation=TruncatedNormal())
+    assert all(map(torch.equal, plain.parameters(), named.parameters()))
+    assert plain.describe()["gains"] == [None, None, None]
 
 
 @pytest.mark.parametrize("keys", [{}, LSTM, DUELING, LSTM | DUELING])

@@ -197,12 +197,15 @@ def test_the_network_that_a_request_describes_is_ours(task: str, settings: dict[
     assert described["gains"] == list(ours.gains)
 
 
-@pytest.mark.parametrize("gain", [None, 0.5, "glorot"])
+@pytest.mark.parametrize("gain", [None, 0.5, "glorot", "uniform"])
 def test_first_weights_are_of_the_requested_kind(gain: float | str | None) -> None:
     layer = torch.nn.Linear(400, 100)
     networks.initialise(layer, gain)
-    assert not layer.bias.any()
-    if gain == "glorot":
+    assert bool(layer.bias.any()) == (gain == "uniform")
+    if gain == "uniform":
+        assert 0.99 < float(layer.weight.abs().max()) * 20 <= 1.0
+        assert 0.9 < float(layer.bias.abs().max()) * 20 <= 1.0
+    elif gain == "glorot":
         assert 0.99 < float(layer.weight.abs().max()) / (6 / 500) ** 0.5 <= 1.0
     elif isinstance(gain, float):
         torch.testing.assert_close(layer.weight @ layer.weight.T, gain**2 * torch.eye(100), rtol=1e-3, atol=1e-4)

@@ -75,6 +75,7 @@ def test_a_transition_has_the_steps_up_to_the_end_of_its_episode(ending: str) ->
     assert found.next_observation.tolist() == stream.observation[np.add(steps, lengths)].tolist()
     for item, (step, length) in enumerate(zip(steps, lengths, strict=True)):
         assert found.reward[:, item].tolist() == [*stream.reward[step : step + length], *[0.0] * (3 - length)]
+    assert found.ended.tolist() == [length + step == 15 for step, length in zip(steps, lengths, strict=True)]
     assert found.terminated.tolist() == [
         ending == "terminated" and length + step == 15 for step, length in zip(steps, lengths, strict=True)
     ]

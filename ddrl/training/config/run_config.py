@@ -290,11 +290,11 @@ def read_mapping_of(path: Path) -> dict[str, Any]:
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:
-    """Return plain data from which `parse_run_config` makes an equal configuration.
+    """Return plain data, as JSON has it, from which `parse_run_config` makes an equal configuration.
 
     Without `peer` where there is none: runs from before that key keep their names and files.
     """
-    values = dataclasses.asdict(config)
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return values if config.peer else {key: value for key, value in values.items() if key != "peer"}
 
 

@@ -26,7 +26,7 @@ WORKSTATION = [run for run in EVERY if run.experiment not in BESIDE]
 PEERS = [run for run in EVERY if run.experiment in BESIDE]
 LEVELS = {"gymnasium/CartPole-v1": 250.0, "toy/catch": 0.4, "mujoco/HalfCheetah-v5": 2500.0, "mujoco/Hopper-v5": 2000.0}
 """Returns between random play and the best, by task of the runs beside peers."""
-EXACT = {"openai/baselines PPO", "SB3 zoo PPO", "SB3 zoo A2C"}
+EXACT = {"openai/baselines PPO", "SB3 zoo PPO", "SB3 zoo A2C", "SB3 zoo DQN"}
 """Systems with cells whose published number counts as exact: there is one run, or the number of runs is not printed."""
 
 

@@ -20,10 +20,12 @@ IMPACT, PPO = {"algorithm": "impact"}, {"algorithm": "ppo"}
 APEX = {"algorithm": "apex_dqn", "hyperparameters": {"actor_update_period": 5, "optimizer": {"name": "adam"}}}
 
 
-def test_json_and_back_is_the_same_configuration(tmp_path: Path) -> None:
-    chosen = config()
+@pytest.mark.parametrize("changes", [{}, merged(APEX, {"hyperparameters": {"network": "mlp", "mlp_size": [24, 12]}})])
+def test_json_and_back_is_the_same_configuration(tmp_path: Path, changes: dict[str, Any]) -> None:
+    chosen = config(**changes)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(to_json(chosen)))
+    assert json.loads(path.read_text()) == to_json(chosen)  # lists, as a run that is read has them
     assert load_run_config(path) == chosen
     assert fingerprint(load_run_config(path)) == fingerprint(chosen)
 

@@ -71,9 +71,12 @@ def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
 
 
 def initialise(module: nn.Module, gain: float | str | None) -> None:
-    """Set all layers: orthogonal weights of this gain, "glorot", or (None) normal ones cut at two deviations."""
+    """Set all layers: orthogonal weights of this gain, "glorot", "uniform", or (None) normal, cut at two deviations."""
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
+            continue
+        if gain == "uniform":
+            layer.reset_parameters()  # PyTorch's own, also for biases
             continue
         if gain is None:
             inputs = layer.weight[0].numel()

@@ -47,7 +47,11 @@ class Network(nn.Module):
         hidden, actions = network["heads"]["hidden"], int(env.action_space.n)
         self.advantage = Head(self.torso.size, hidden, actions)
         self.value = Head(self.torso.size, hidden, 1) if network["heads"]["dueling"] else None
-        initialise(self, None)
+        hidden_gain, _, value_gain = network["gains"]
+        initialise(self, hidden_gain)
+        for head in (self.advantage, self.value):
+            if head is not None:
+                initialise(head.output, value_gain)
 
     def forward(self, observation: Any, state: Any = None, info: Any = None) -> tuple[torch.Tensor, Any]:
         """Return the values of all actions [N, A], and the state."""
@@ -102,6 +106,11 @@ class Setup:
         if self.ratio is None:
             raise Refused("key 'samples_per_insert': it learns and acts in turns; allowed: a number")
         settings.without_effect(*DESCRIBED, "head_size", "dueling")
+        if take("initial_epsilon") is not None:
+            raise Refused("key 'initial_epsilon': each environment keeps its epsilon; allowed: null")
+        settings.without_effect("exploration_steps")
+        if take("error_clipping") is not None:
+            raise Refused("key 'error_clipping': its Huber loss is scaled otherwise than its square; allowed: null")
         settings.same("precision", "float32", "it computes in float32")
         settings.differs("error_buffer", take("error_buffer"), None, "it learns after each unroll, at the ratio itself")
         settings.same("actor_update_period", take("unroll_length"), "its parameters are the newest at each unroll")
