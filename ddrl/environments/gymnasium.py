@@ -42,6 +42,7 @@ from ddrl.types import Array, EnvSpec
 EXAMPLES: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
     "FrozenLake-v1": {},
+    "LunarLander-v3": {"max_steps": 60},
     "Pendulum-v1": {"max_steps": 40},
     "ALE/Breakout-v5": {"max_steps": 40, "grey": True, "image_size": 84, "frame_stack": 4},
 }

@@ -55,7 +55,7 @@ def cleanrl_dm_control(curves: pd.DataFrame, published: pd.DataFrame) -> Figure:
 
 def zoo(curves: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """Show the settings of the stable-baselines3 zoo, one panel a task and algorithm."""
-    return _learning(curves, published, ["zoo_classic", "zoo_dqn", "zoo_minigrid", "zoo_mujoco"])
+    return _learning(curves, published, ["zoo_classic", "zoo_dqn", "zoo_lunar_lander", "zoo_minigrid", "zoo_mujoco"])
 
 
 def tianshou(curves: pd.DataFrame, published: pd.DataFrame) -> Figure:

@@ -74,6 +74,19 @@ def test_tasks_are_the_newest_versions_that_are_registered() -> None:
     assert registry.spec_for("gymnasium/CartPole-v0").num_actions == 2  # an older one can be named all the same
 
 
+@pytest.mark.parametrize(
+    ("task", "actions"),
+    [("LunarLander-v3", (4, 0)), ("LunarLanderContinuous-v3", (0, 2)), ("BipedalWalker-v3", (0, 4))],
+)
+def test_tasks_of_box2d_are_there(task: str, actions: tuple[int, int]) -> None:
+    spec = registry.spec_for(f"gymnasium/{task}")
+    assert (spec.num_actions, spec.action_size) == actions
+    with made(task, num_envs=2) as env:
+        env.reset()
+        step = env.step(np.zeros((2, actions[1]), dtype=np.float32) if actions[1] else np.zeros(2, dtype=np.int64))
+        assert step.observation.shape == (2, *spec.observation_shape)
+
+
 def test_an_unknown_id_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown task of gymnasium 'CartPol-v1' \(did you mean 'CartPole-v1'\?\)"):
         registry.spec_for("gymnasium/CartPol-v1")
@@ -87,7 +100,11 @@ def test_an_unknown_id_names_the_nearest() -> None:
         ("phys2d/CartPole-v1", "cannot be made here: No module named 'jax'"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(task: str, says: str) -> None:
+def test_what_cannot_be_made_is_one_line(task: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "Box2D", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d", raising=False)
+    adapter._facts.cache_clear()
     with pytest.raises(UserError, match=f"^environment 'gymnasium/{task}': {says}"):
         registry.spec_for(f"gymnasium/{task}")
 
