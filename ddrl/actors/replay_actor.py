@@ -26,7 +26,7 @@ class ReplayActor:
     ) -> None:
         """`pull_period` is the number of unrolls collected with one version of the parameters.
 
-        `exploration_steps`: agent steps of this actor over which its epsilons fall; None: they do not.
+        `exploration_steps`: steps of this actor, dead ones too, over which its epsilons fall; None: they do not.
         """
         self._length = unroll_length
         self._pull_period = pull_period

@@ -33,7 +33,7 @@ from ddrl.networks.initialisation import Initialisation
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import TransitionCut, Transitions
 from ddrl.replay.replay_config import ReplayRule, check_replay
-from ddrl.system.config_types import STRICT, Probability, check_read
+from ddrl.system.config_types import STRICT, LayerSizes, Probability, check_read
 from ddrl.types import EnvSpec, Metrics
 
 VERSION = 1
@@ -75,7 +75,9 @@ class Config:
     epsilon: Probability = 0.4  # of the first environment
     epsilon_alpha: NonNegativeFloat = 7.0  # epsilon^(1 + alpha i / (N - 1)) of environment i of N
     initial_epsilon: Probability | None = None  # null: the ladder's from the beginning; else as Mnih et al. 2015
-    exploration_steps: PositiveInt | None = None  # of an actor; 1,000,000 in Mnih et al. 2015; null: it does not fall
+    exploration_steps: PositiveInt | None = (
+        None  # of an actor, dead ones too; 1,000,000 in Mnih et al. 2015; null: none
+    )
     evaluation_epsilon: Probability = 0.001  # the authors' code of SEED RL (Espeholt et al. 2020); not in the notes
     replay_capacity: PositiveInt = 2_000_000  # steps
     min_replay_size: PositiveInt = 50_000  # transitions before the first update
@@ -89,7 +91,7 @@ class Config:
     time_limits: TimeLimits = "bootstrap"  # Pardo et al. 2018; not in the notes
     max_grad_norm: PositiveFloat | None = 40.0
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "nature"  # Mnih et al. 2015
-    mlp_size: PositiveInt | tuple[PositiveInt, ...] | None = None
+    mlp_size: LayerSizes | None = None
     """Units of two layers, or of each (not in the notes, nor in Mnih et al. 2015); null: 64, 256 of `tanh_mlp`."""
     initialisation: Initialisation | None = None  # not in the notes; null: as Espeholt et al. 2018's code
     scaled_pixels: bool = True  # not printed; as the authors' code of SEED RL has it for R2D2; false: 0 to 255
@@ -141,6 +143,11 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
         raise UserError(
             "keys 'hyperparameters.initial_epsilon' and 'hyperparameters.exploration_steps' go together: both null, or "
             f"an epsilon and a number of steps (got {config.initial_epsilon} and {config.exploration_steps})"
+        )
+    if config.initial_epsilon is not None and config.initial_epsilon <= config.epsilon:
+        raise UserError(
+            f"key 'hyperparameters.initial_epsilon' must be above epsilon, {config.epsilon:g}, to which it falls (got "
+            f"{config.initial_epsilon:g})"
         )
 
 

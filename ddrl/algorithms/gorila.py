@@ -71,7 +71,7 @@ class Config:
     target_update_period: PositiveInt = 10_000  # updates of the server
     initial_epsilon: Probability = 1.0
     final_epsilon: Probability = 0.1
-    exploration_steps: NonNegativeInt = 1_000_000  # of an actor, over which epsilon falls
+    exploration_steps: NonNegativeInt = 1_000_000  # of an actor, dead ones too, over which epsilon falls
     evaluation_epsilon: Probability = 0.05  # Mnih et al. 2015, Methods
     replay_capacity: PositiveInt = 1_000_000  # steps of each actor
     min_replay_size: PositiveInt = 50_000  # transitions before an actor's first gradient

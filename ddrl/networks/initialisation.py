@@ -14,6 +14,7 @@ from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 from torch import Generator, nn
 
+from ddrl.errors import UserError
 from ddrl.system.config_types import STRICT
 
 Gain = float | Literal["glorot", "uniform"] | None
@@ -113,11 +114,22 @@ def convolution(
     return _initialised(layer, inputs * kernel * kernel, generator, gain)
 
 
+def _room_for(shape: torch.Size) -> torch.Tensor:
+    """Return a tensor of this shape with any content. Raise UserError where there is no memory for it."""
+    try:
+        return torch.empty(shape)
+    except RuntimeError as error:
+        if "memory" not in str(error).lower():
+            raise
+        size = 4 * math.prod(shape) / 1e9
+        raise UserError(f"network: a layer of {' x '.join(map(str, shape))} weights needs {size:,.0f} GB") from error
+
+
 def _initialised(layer: Layer, fan_in: int, generator: Generator, gain: Gain) -> Layer:
     # The layer comes from the meta device: made on the CPU, it would first draw from the global generator. `to_empty`
     # would do the same as this loop, but imports 500 modules (sympy) in each process that builds a network.
     for name, parameter in layer.named_parameters(recurse=False):
-        setattr(layer, name, nn.Parameter(torch.empty(parameter.shape)))
+        setattr(layer, name, nn.Parameter(_room_for(parameter.shape)))
     deviation = 1.0 / math.sqrt(fan_in)
     nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
     # After the draws above, not instead of them, so that a seed keeps the weights that it has always had.

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
 
 from ddrl.errors import UserError
 
@@ -16,6 +17,25 @@ STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _layer_sizes(value: Any) -> int | tuple[int, ...]:
+    """Return a number of units, or a tuple of them. Raise an error of pydantic's for anything else."""
+    if _is_size(value):
+        return int(value)
+    if isinstance(value, list | tuple) and value and all(map(_is_size, value)):
+        return tuple(value)
+    raise PydanticCustomError(
+        "layer_sizes", "must be a number of units above 0, or a list of such numbers, one for each layer"
+    )
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+LayerSizes = Annotated[int | tuple[int, ...], PlainValidator(_layer_sizes)]
+"""Units of each of the usual layers, or of each layer of a list."""
 
 
 def check_read(config: Any, unread: Mapping[str, str]) -> None:

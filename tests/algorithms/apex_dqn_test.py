@@ -326,6 +326,15 @@ def test_epsilons_fall_in_a_straight_line_to_those_of_the_ladder(resumed_after: 
 # What is refused ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("initial", [0.05, 0.1])
+def test_an_epsilon_that_would_not_fall_is_refused(initial: float) -> None:
+    config = apex_dqn.Config(epsilon=0.1, initial_epsilon=initial, exploration_steps=100)
+    with pytest.raises(
+        UserError, match=r"^key 'hyperparameters.initial_epsilon' must be above epsilon, 0\.1, to which"
+    ):
+        apex_dqn.check(config, DISCRETE, 1)
+
+
 @pytest.mark.parametrize("keys", [{"initial_epsilon": 1.0}, {"exploration_steps": 100}])
 def test_a_falling_epsilon_needs_a_beginning_and_a_length(keys: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"^keys 'hyperparameters.initial_epsilon' and .*go together"):

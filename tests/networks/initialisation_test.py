@@ -12,6 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
+from ddrl.errors import UserError
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.initialisation import (
     Glorot,
@@ -124,6 +125,11 @@ def test_a_network_without_the_key_starts_as_its_source_has_it(network: str) -> 
     assert isinstance(default_initialisation(network), Orthogonal) == (network == "tanh_mlp")
     other = TruncatedNormal() if network == "tanh_mlp" else Orthogonal()
     assert not torch.equal(own.policy.weight, make(network, other).policy.weight)
+
+
+def test_a_layer_that_no_memory_holds_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"^network: a layer of \d+ x 4 weights needs [\d,]+ GB$"):
+        linear(4, 10**14, generator())
 
 
 def test_a_configuration_names_the_one_it_wants() -> None:

@@ -178,7 +178,7 @@ def make_items(spec: Any, n_step: int, *, seed: int = 5) -> Transitions:
         reward=torch.randn((n_step, ITEMS), generator=generator) * within,
         steps=steps,
         terminated=terminated,
-        ended=terminated,
+        ended=terminated | shorter,
         next_observation=seen(),
         version=torch.zeros((1, ITEMS), dtype=torch.int64),
         td_error=torch.zeros(ITEMS),

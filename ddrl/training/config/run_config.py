@@ -234,6 +234,8 @@ def _explain(problem: Any, target: Any, prefix: str, algorithm: Algorithm | None
     if problem["type"] == "tuple_type":
         example = f", such as [{problem['input']}]" if isinstance(problem["input"], str) else ""
         return f"key '{key}' must be a list{example} (got {given})"
+    if problem["type"] == "layer_sizes":
+        return f"key '{key}' {problem['msg']} (got {given})"
     if problem["type"] in NO_MAPPING:
         wanted = " or ".join(str(kind.name) for kind in kinds if hasattr(kind, "name"))
         wanted = f"a mapping with name: {wanted}" if wanted else "a mapping"

@@ -30,6 +30,22 @@ def test_json_and_back_is_the_same_configuration(tmp_path: Path, changes: dict[s
     assert fingerprint(load_run_config(path)) == fingerprint(chosen)
 
 
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, "64", "abc", [], [64, -1], [64, 1.5], [[64]], [True], {"a": 1}])
+def test_what_is_no_size_of_layers_is_refused_in_one_line(size: Any) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"^key 'hyperparameters.mlp_size' must be a number of units above 0, or a list of such numbers, one for "
+        r"each layer \(got .*\)$",
+    ):
+        config(**merged(APEX, {"hyperparameters": {"network": "mlp", "mlp_size": size}}))
+
+
+@pytest.mark.parametrize(("size", "kept"), [(64, 64), ([120], (120,)), ([32, 16], (32, 16)), (None, None)])
+def test_sizes_of_layers_are_a_number_or_a_list(size: Any, kept: Any) -> None:
+    chosen = config(**merged(APEX, {"hyperparameters": {"network": "mlp", "mlp_size": size}}))
+    assert chosen.hyperparameters.mlp_size == kept  # type: ignore[attr-defined]
+
+
 def test_a_fingerprint_is_of_what_is_said_and_not_of_the_order_in_which_it_is_said() -> None:
     values, turned = {"b": 1, "a": {"d": 2.5, "c": None}}, {"a": {"c": None, "d": 2.5}, "b": 1}
     plain = hashlib.sha256(b'{"a": {"c": null, "d": 2.5}, "b": 1}').hexdigest()[:16]
