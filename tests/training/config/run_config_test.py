@@ -34,8 +34,8 @@ def test_json_and_back_is_the_same_configuration(tmp_path: Path, changes: dict[s
 def test_what_is_no_size_of_layers_is_refused_in_one_line(size: Any) -> None:
     with pytest.raises(
         UserError,
-        match=r"^key 'hyperparameters.mlp_size' must be a number of units above 0, or a list of such numbers, one for "
-        r"each layer \(got .*\)$",
+        match=r"^configuration: key 'hyperparameters.mlp_size' must be a number of units above 0, or a list of such "
+        r"numbers, one for each layer \(got .*\)$",
     ):
         config(**merged(APEX, {"hyperparameters": {"network": "mlp", "mlp_size": size}}))
 
