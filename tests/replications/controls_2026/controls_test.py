@@ -47,7 +47,14 @@ def plant(runs: list[PlannedRun], results: Path, origin: str = "run") -> None:
     for run in runs:
         level = LEVELS[run.environment] if run.experiment in BESIDE else 0.0
         final = known.get((run.experiment, run.variant, run.environment), level) * (1 + 0.002 * (run.seed % 5 - 2))
-        write_run(run, results, start=final * 0.99, final=final, origin=origin)
+        write_run(run, results, start=final * 0.99, final=final, origin=origin, frames=whole_batches(run))
+
+
+def whole_batches(run: PlannedRun) -> int:
+    """The frames that a run ends with: as many as are asked for, and the rest of its last batch."""
+    keys, frames = run.config["hyperparameters"], int(run.config["env_frames"])
+    batch = keys["unroll_length"] * keys["batch_size"] if run.config["algorithm"] in ("ppo", "a2c") else 1
+    return -(-frames // batch) * batch
 
 
 @pytest.fixture(scope="module")
