@@ -11,11 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ddrl.analysis.figures import panels, plots
-from ddrl.analysis.figures.plots import BLUE, DASHES, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Style
+from ddrl.analysis.figures.plots import BLUE, DASHES, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION, Style
 from ddrl.analysis.statistics.printed import PrintedMean
 
 PPO: Style = (VERMILLION, DASHES[1])
 A2C: Style = (BLUE, "-")
+DQN: Style = (SKY, DASHES[2])
+STYLES = {"ppo": PPO, "a2c": A2C, "dqn": DQN}
+"""Style of a variant, by the three letters that its name begins with."""
 COLUMNS = 4
 """Panels in a row."""
 COLOURS = {
@@ -114,7 +117,7 @@ def _learning(curves: pd.DataFrame, published: pd.DataFrame, experiments: Sequen
     pairs = sorted(set(zip(own["environment"], own["variant"], strict=True)))
     columns = min(COLUMNS, len(pairs))
     canvas = plots.new_figure("full", 0.5 + 1.45 * -(-len(pairs) // columns))
-    styles = {name: A2C if name.startswith("a2c") else PPO for name in set(own["variant"])}
+    styles = {name: STYLES[name[:3]] for name in set(own["variant"])}
     for index, (axes, (task, variant)) in enumerate(zip(plots.panels(canvas, len(pairs), columns), pairs, strict=True)):
         part = own[(own["environment"] == task) & (own["variant"] == variant)]
         rows = numbers[(numbers["environment"] == task) & (numbers["compared_variant"] == variant)]
