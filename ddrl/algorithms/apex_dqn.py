@@ -75,9 +75,8 @@ class Config:
     epsilon: Probability = 0.4  # of the first environment
     epsilon_alpha: NonNegativeFloat = 7.0  # epsilon^(1 + alpha i / (N - 1)) of environment i of N
     initial_epsilon: Probability | None = None  # null: the ladder's from the beginning; else as Mnih et al. 2015
-    exploration_steps: PositiveInt | None = (
-        None  # of an actor, dead ones too; 1,000,000 in Mnih et al. 2015; null: none
-    )
+    exploration_steps: PositiveInt | None = None
+    """Of an actor, dead ones too, over which they fall: 1,000,000 in Mnih et al. 2015; null: they do not."""
     evaluation_epsilon: Probability = 0.001  # the authors' code of SEED RL (Espeholt et al. 2020); not in the notes
     replay_capacity: PositiveInt = 2_000_000  # steps
     min_replay_size: PositiveInt = 50_000  # transitions before the first update
