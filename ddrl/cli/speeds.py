@@ -24,6 +24,8 @@ from ddrl.system.files import read_file
 
 SHORT_FRAMES = 10_000
 """A run of fewer frames mostly measures its start-up: it counts only where there is nothing longer."""
+TRAINING = ("unroll_length", "batch_size", "num_epochs", "num_minibatches", "num_traversals", "samples_per_insert")
+"""Keys that say how much of training a frame takes part in, where an algorithm has them."""
 OTHER_DEVICE = 10.0
 """How many times less a frame may cost with a GPU than measured without; and more without than measured with one."""
 ALIKE_CORES = 2.0
@@ -42,6 +44,8 @@ class System:
     network: str
     layout: str
     gpu: bool
+    training: tuple[Any, ...] = ()
+    """The values of `TRAINING`."""
 
     @property
     def runtime(self) -> str:
@@ -86,13 +90,13 @@ class Step(NamedTuple):
 
     name: str
     factor: float
-    key: Callable[[System], tuple[str, ...]]
+    key: Callable[[System], tuple[Any, ...]]
     same: bool
     """Whether algorithm, network and simulator are the same, without which a run is estimated and not measured."""
 
 
 STEPS = (
-    Step("same task", 1.4, lambda one: (one.algorithm, one.network, one.environment, one.layout), True),
+    Step("same task", 1.4, lambda one: (one.algorithm, one.network, one.environment, one.layout, one.training), True),
     Step("same system", 1.9, lambda one: (one.algorithm, one.network, one.simulator), True),
     Step("other algorithm", 4.7, lambda one: (one.network, one.simulator), False),
     Step("other simulator", 5.0, lambda one: (one.algorithm, one.network), False),
@@ -163,6 +167,7 @@ def system_of(config: Mapping[str, Any], *, gpu: bool) -> System:
         network=f"{keys['network']} + LSTM {cells}" if cells else str(keys["network"]),
         layout=f"{topology['runtime']} {topology.get('num_actors')} x {topology.get('envs_per_actor')}",
         gpu=gpu,
+        training=tuple(keys.get(key) for key in TRAINING),
     )
 
 

@@ -40,6 +40,14 @@ def test_the_closest_measurement_counts_alone(closest: int) -> None:
         assert (found.low, found.high, len(found.measurements)) == pytest.approx((cost / factor, cost * factor, 1))
 
 
+def test_runs_that_train_more_or_less_per_frame_are_the_same_system_but_not_the_same_task() -> None:
+    known = [costing(1.0, training=(20, 32, None, None, None, 8.0))]
+    more = cost_of(replace(SYSTEM, training=(20, 32, None, None, None, 128.0)), known)
+    as_much = cost_of(replace(SYSTEM, training=(20, 32, None, None, None, 8.0)), known)
+    assert more is not None and more.step is SAME
+    assert as_much is not None and as_much.step is TASK
+
+
 def test_each_looser_likeness_widens_the_range() -> None:
     factors = [step.factor for step in STEPS]
     assert factors == sorted(set(factors)) and factors[0] > 1
@@ -73,7 +81,7 @@ def test_measurements_are_runs_and_benchmarks_and_what_is_damaged_is_left_out(tm
     config = {
         "algorithm": "impala",
         "environment": {"name": "toy/catch"},
-        "hyperparameters": {"network": "mlp", "lstm_size": 32},
+        "hyperparameters": {"network": "mlp", "lstm_size": 32, "unroll_length": 5, "num_epochs": 4},
         "topology": {"runtime": "threads", "num_actors": 2, "envs_per_actor": 4},
     }
     run = tmp_path / "smoke" / "impala_2018" / "exp" / "var" / "toy-catch" / "seed1"
@@ -87,7 +95,8 @@ def test_measurements_are_runs_and_benchmarks_and_what_is_damaged_is_left_out(tm
     (damaged / "run.json").write_text('{"config": ')
     measurement = {"config": config, "median_training_frames_per_second": 7.0}
     (bench / "a.json").write_text(json.dumps({"hardware": hardware, "measurements": [measurement]}))
-    system = System("impala", "toy/catch", "mlp + LSTM 32", "threads 2 x 4", gpu=True)
+    training = (5, None, 4, None, None, None)
+    system = System("impala", "toy/catch", "mlp + LSTM 32", "threads 2 x 4", gpu=True, training=training)
     assert measured(tmp_path) == [
         Measured(system, 16 / (SHORT_FRAMES - 1), ("smoke", "impala_2018", "exp", "var"), True, 8, SHORT_FRAMES - 1),
         Measured(system, 8 / 7, cores=8),
