@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -134,6 +135,7 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     env.close()
     if "rgb_array" not in modes or entry is None:
         return observed_camera(spec(task, **options))
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures need no screen, of whose absence pygame would complain
     build = partial(RegisteredSimulation, task, options, render_mode="rgb_array")
     limit = _limit(task, options["max_steps"])
     twin = ReplayedEnvs(spec(task, **options), build, 1, seed, max_steps=limit)

@@ -304,6 +304,23 @@ def test_images_are_made_grey_scaled_and_stacked_as_asked(task: str) -> None:
     assert abs(luminance.mean() - first[-1].mean()) < 1
 
 
+def test_the_camera_of_a_task_with_a_window_prints_nothing_where_there_is_no_screen(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pygame = pytest.importorskip("pygame")
+    pygame.display.quit()
+    for name in ("SDL_VIDEODRIVER", "XDG_RUNTIME_DIR", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    camera = camera_for("gymnasium/CartPole-v1", 7, {})
+    with made("CartPole-v1", seed=7) as env:
+        picture = camera.reset(env.reset())
+        assert picture.max() == 255
+        assert capfd.readouterr().err == ""
+        pygame.display.init()  # as environments of which pygame draws in a window do
+    assert capfd.readouterr().err == ""
+    camera.close()
+
+
 def test_the_camera_films_what_the_environment_renders(own: str) -> None:
     camera = camera_for(f"gymnasium/{own}:Count-v0", 7, {})
     with made(f"{own}:Count-v0", seed=7) as env:
