@@ -1,0 +1,153 @@
+"""The networks of a deterministic policy: actions within [-1, 1], and a critic of an observation and an action."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddrl.errors import UserError
+from ddrl.networks.actor_critic import NO_VALUE, network_keys
+from ddrl.networks.direct import find_parts_directly
+from ddrl.networks.distributions import GAUSSIAN
+from ddrl.networks.initialisation import Gain, Kind, TruncatedNormal, linear
+from ddrl.networks.torsos import MLPTorso, described, make_torso
+from ddrl.networks.trunk import PIECE_STEPS
+from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
+
+
+class Critic(nn.Module):
+    """Z(o, a): K logits of a distribution over returns, or one value."""
+
+    def __init__(
+        self,
+        policy_torso: MLPTorso,
+        spec: EnvSpec,
+        sizes: tuple[int, ...],
+        outputs: int,
+        action_input: str,
+        generator: torch.Generator,
+        gains: tuple[Gain, Gain],
+    ) -> None:
+        """Make layers of `sizes` units, which sees what `policy_torso` sees and has its activation.
+
+        The action enters with the observation, or through a linear layer that is added at the second layer (Tassa et
+        al. 2018, "Algorithm and Architecture Details"). `gains`: of hidden layers and of the output.
+        """
+        super().__init__()
+        self.activation, self.scale = policy_torso.activation, policy_torso.scale
+        first = math.prod(spec.observation_shape) + (spec.action_size if action_input == "first_layer" else 0)
+        widths = pairwise((first, *sizes))
+        self.layers = nn.ModuleList([linear(inputs, units, generator, gains[0]) for inputs, units in widths])
+        self.action: nn.Linear | None = None
+        if action_input == "second_layer":
+            self.action = linear(spec.action_size, sizes[1], generator, gains[0])
+        self.output = linear(sizes[-1], outputs, generator, gains[1])
+
+    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
+        """Map observations [N, ...] and actions [N, A] to [N, K] float32."""
+        x = observation.flatten(1).float() * self.scale
+        if self.action is None:
+            x = torch.cat([x, action], dim=-1)
+        for number, layer in enumerate(self.layers):
+            x = layer.forward(x)
+            if number == 1 and self.action is not None:
+                x = x + self.action.forward(action)
+            x = self.activation(x)
+        out: Tensor = self.output.forward(x)
+        return out.float()
+
+
+class DeterministicActorCritic(nn.Module):
+    """pi(o) and Z(o, a), which share no layer. Its output's `distribution` holds pi(o) and the log of the noise.
+
+    Only a learner asks for the critic, by `critic`; in outputs NaN stands in the place of values.
+    """
+
+    sees_steps_alone = True
+    family = GAUSSIAN
+    feed_last_action_and_reward = False
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        network: str,
+        generator: torch.Generator,
+        policy_layers: tuple[int, ...],
+        critic_layers: tuple[int, ...],
+        action_input: str,
+        outputs: int,
+        noise: float,
+        initialisation: Kind | None = None,
+    ) -> None:
+        """Draw all weights from `generator` (on the CPU).
+
+        `network` says what activates the layers: `mlp` or `tanh_mlp`, see `make_torso`. `outputs`: K of the critic.
+        `noise` is the deviation that outputs name; the sampler of an actor has its own. `initialisation` None means
+        truncated normal. Raises `UserError` if actions are discrete, or if the network does not fit the observations.
+        """
+        super().__init__()
+        if not spec.action_size:
+            raise UserError(f"'{spec.name}' has discrete actions; a deterministic policy needs continuous ones")
+        self.action_size = spec.action_size
+        self.observation_normaliser = None
+        self.reward_normaliser = None
+        self.piece_steps = PIECE_STEPS[spec.observation_dtype]
+        self.log_noise = math.log(noise)
+        hidden_gain, policy_gain, value_gain = self.gains = (initialisation or TruncatedNormal()).gains
+        torso = make_torso(spec, network, generator, hidden_gain, mlp_size=policy_layers)
+        assert isinstance(torso, MLPTorso)
+        self.torso = torso
+        self.policy = linear(torso.size, spec.action_size, generator, policy_gain)
+        gains = (hidden_gain, value_gain)
+        self.critic = Critic(torso, spec, critic_layers, outputs, action_input, generator, gains)
+        find_parts_directly(self)
+
+    def actions(self, observation: Tensor) -> Tensor:
+        """Return pi(o) = tanh(linear(torso(o))), [N, A] float32 within [-1, 1], of observations [N, ...]."""
+        return torch.tanh(self.policy.forward(self.torso.forward(observation)).float())
+
+    def forward(
+        self, observation: Tensor, last_action: Tensor, last_reward: Tensor, start: Tensor, state: RecurrentState
+    ) -> NetworkOutput:
+        """Return distributions [T, B, 2A], values of NaN [T, B] and no state, of observations [T, B, ...]."""
+        time, batch = observation.shape[:2]
+        distribution, value = self.of_steps(observation.flatten(0, 1))
+        return NetworkOutput(distribution.view(time, batch, -1), value.view(time, batch), ())
+
+    def of_steps(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Return distributions [N, 2A] and values of NaN [N] at observations [N, ...]."""
+        mean = self.actions(observation)
+        return torch.cat([mean, torch.full_like(mean, self.log_noise)], dim=-1), NO_VALUE.expand(len(mean)).clone()
+
+    def describe(self) -> dict[str, Any]:
+        """Return layers as plain data, from which another library builds the same network."""
+        return {
+            "torso": described(self.torso),
+            "critic": {
+                "hidden": [layer.out_features for layer in self.critic.layers if isinstance(layer, nn.Linear)],
+                "outputs": self.critic.output.out_features,
+                "action_added": self.critic.action is not None,
+            },
+            "gains": list(self.gains),
+        }
+
+    def initial_state(self, batch_size: int) -> RecurrentState:
+        """Return no state: the network has no LSTM."""
+        return ()
+
+    def no_action(self, batch_size: int) -> Tensor:
+        """Return the last action before an episode: zeros [batch_size, A]."""
+        return torch.zeros(batch_size, self.action_size)
+
+
+def make_deterministic(
+    spec: EnvSpec, config: Any, generator: torch.Generator, *, outputs: int
+) -> DeterministicActorCritic:
+    """Return the network that an algorithm's `config` describes, with a critic of `outputs` numbers."""
+    keys = network_keys(DeterministicActorCritic, config)
+    return DeterministicActorCritic(spec, generator=generator, outputs=outputs, **keys)
