@@ -62,8 +62,8 @@ TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
         "policy_optimizer": {"learning_rate": 3e-4},
     },
 }
-"""Noise and learning rates as in Acme's example (examples/baselines/rl_continuous/run_d4pg.py), which has three layers of
-256; the rest is ours: sizes that two cores train in minutes, and actors whose parameters are never old."""
+"""Noise and learning rates as in Acme's example (examples/baselines/rl_continuous/run_d4pg.py), which has three layers
+of 256; the rest is ours: sizes that two cores train in minutes, and actors whose parameters are never old."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -111,8 +111,8 @@ class Config:
     policy_layers: LayerList = (300, 200)  # units
     critic_layers: LayerList = (400, 300)  # units
     action_input: Literal["first_layer", "second_layer"] = "second_layer"
-    """Where the critic gets the action: beside the observation, as in Acme, or through a linear layer of its own that is
-    added at the second layer."""
+    """Where the critic gets the action: beside the observation, as in Acme, or through a linear layer of its own that
+    is added at the second layer."""
     initialisation: Initialisation | None = None
     """null: truncated normal, Sonnet's default, which Espeholt et al. 2018's code has too; not in Tassa et al. 2018."""
     optimizer: AdamByDefault = AdamConfig(learning_rate=1e-4, epsilon=1e-8)  # of the critic
@@ -152,7 +152,7 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     if not spec.action_size:
         raise UserError(f"'{spec.name}' has discrete actions; a deterministic policy needs continuous ones")
     check_replay(config, num_learners)
-    unread = {}
+    unread: dict[str, str] = {}
     if config.critic == "mean":
         unread |= dict.fromkeys(("num_atoms", "v_min", "v_max"), "critic: categorical")
     if not config.prioritized:
@@ -190,9 +190,7 @@ def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_e
     return from_noise_ladder(config, envs, num_envs)
 
 
-def first_priorities(
-    distribution: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor
-) -> Tensor:
+def first_priorities(distribution: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor) -> Tensor:
     """Return 1, or NaN where something an actor saw is NaN, [T, B]: the replay puts its largest priority there."""
     seen = reward + action.sum(dim=-1) + distribution[:-1].sum(dim=-1)
     return 1.0 + 0.0 * seen
@@ -219,7 +217,7 @@ def critic_losses(
         rewards = clipped_rewards(part.reward, config.reward_clipping)
         returns = (config.discount**steps * rewards).sum(dim=0)
         over = part.terminated if config.time_limits == "bootstrap" else part.ended
-        scale = (config.discount**part.steps.float()).masked_fill(over, 0.0)
+        scale = (config.discount ** part.steps.float()).masked_fill(over, 0.0)
     output = network.critic(part.observation, part.action)
     value = values(output, config)
     if config.critic == "mean":

@@ -37,14 +37,14 @@ class ParameterGroup:
     """Some parameters of a network, and how they are learned."""
 
     name: str
-    """Ends the names of its metrics; empty: they have the usual names."""
+    """Ends the names of its metrics, where there is more than one group."""
     parameters: Sequence[nn.Parameter]
     optimizer: RMSPropConfig | AdamConfig
     max_grad_norm: float | None
 
 
 Groups = Callable[[Any, Any], Sequence[ParameterGroup]]
-"""(network, config) -> its groups, which hold each parameter once; the first one has no name."""
+"""(network, config) -> its groups, which hold each parameter once; `learning_rate` is that of the first one."""
 
 
 def one_group(network: nn.Module, config: OptimizerConfig) -> Sequence[ParameterGroup]:

@@ -1,4 +1,4 @@
-"""Distributions of returns over fixed atoms (Bellemare et al. 2017, arXiv 1707.06887). K atoms, from `v_min` to `v_max`."""
+"""Distributions of returns over K fixed atoms, `v_min` to `v_max` (Bellemare et al. 2017, arXiv 1707.06887)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def projection(probabilities: Tensor, returns: Tensor, scale: Tensor, v_min: flo
 
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     """Return -sum_k target_k log softmax(logits)_k, [B], of probabilities and logits [B, K]."""
-    return -(target * torch.log_softmax(logits, dim=-1)).sum(dim=-1)
+    entropies: Tensor = -(target * torch.log_softmax(logits, dim=-1)).sum(dim=-1)
+    return entropies
 
 
 def divergence(target: Tensor, logits: Tensor) -> Tensor:

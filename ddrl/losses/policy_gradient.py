@@ -15,5 +15,5 @@ def action_gradients(slope: Tensor, bound: float | None, *, by_norm: bool) -> Te
         return slope
     if not by_norm:
         return slope.clamp(-bound, bound)
-    norm = torch.linalg.vector_norm(slope, dim=-1, keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(slope, dim=-1, keepdim=True)
     return slope * (bound / norm.clamp(min=bound))
