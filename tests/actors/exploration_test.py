@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from ddrl import algorithms
 from ddrl.actors.exploration import EpsilonGreedy, epsilon_ladder
 from tests.algorithms.rigs import Rig
-from tests.runs import REPLAYING
+from tests.runs import DISCRETE, REPLAYING
 
 DRAWS = 20_000
 
@@ -76,7 +76,7 @@ def test_epsilons_fall_from_one_beginning_to_their_own_ends_and_stay() -> None:
     assert sampler._epsilons.tolist() == pytest.approx([0.5, 0.1])
 
 
-@pytest.mark.parametrize("name", REPLAYING)
+@pytest.mark.parametrize("name", [name for name in REPLAYING if name in DISCRETE])
 def test_an_actor_has_the_rungs_of_its_own_environments_and_an_evaluation_its_own_epsilon(name: str) -> None:
     rig = Rig(name, epsilon=0.5, epsilon_alpha=5.0, evaluation_epsilon=0.125)
     make_sampler = algorithms.load(name).make_sampler
