@@ -9,6 +9,7 @@ DeepMind Control Suite), and Acme (Hoffman et al. 2020; google-deepmind/acme at 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -30,7 +31,7 @@ from ddrl.learners.parameter_groups import ParameterGroup
 from ddrl.learners.replay_learner import ReplayLearner
 from ddrl.losses.categorical import cross_entropy, divergence, mean_return, projection
 from ddrl.losses.policy_gradient import action_gradients
-from ddrl.losses.q_learning import half_square
+from ddrl.losses.q_learning import half_square, n_step_targets
 from ddrl.networks.deterministic import DeterministicActorCritic, make_deterministic
 from ddrl.networks.initialisation import Initialisation
 from ddrl.replay.items import TransitionCut, Transitions
@@ -190,10 +191,12 @@ def make_sampler(config: Config, network: Any, envs: Sequence[int] | None, num_e
     return from_noise_ladder(config, envs, num_envs)
 
 
-def first_priorities(distribution: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor) -> Tensor:
-    """Return 1, or NaN where something an actor saw is NaN, [T, B]: the replay puts its largest priority there."""
-    seen = reward + action.sum(dim=-1) + distribution[:-1].sum(dim=-1)
-    return 1.0 + 0.0 * seen
+def first_priorities(
+    distribution: Tensor, action: Tensor, reward: Tensor, terminated: Tensor, ended: Tensor, *, n: int
+) -> Tensor:
+    """Return 1, or NaN where a number of it is, [T, B]: the replay replaces 1 by its largest priority."""
+    acted = distribution.sum(dim=-1)
+    return 1.0 + 0.0 * n_step_targets(reward + acted[:-1], terminated, ended, acted, 1.0, n)
 
 
 def values(output: Tensor, config: Config) -> Tensor:
@@ -270,7 +273,7 @@ def d4pg_loss(
 
 def Actor(config: Config, collector: UnrollCollector, params: Parameters, replay: Replay) -> ReplayActor:
     """Return an actor of which one call of `step` makes one unroll."""
-    items = TransitionItems(config.n_step, first_priorities)
+    items = TransitionItems(config.n_step, partial(first_priorities, n=config.n_step))
     pull_period = max(1, config.actor_update_period // config.unroll_length)
     return ReplayActor(config.unroll_length, pull_period, collector, params, replay, items)
 

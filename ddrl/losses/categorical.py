@@ -42,11 +42,12 @@ def divergence(target: Tensor, logits: Tensor) -> Tensor:
 
     That is the cross entropy without the entropy of the target, which no network can lower.
     """
-    entropy = -torch.special.xlogy(target, target).sum(dim=-1)
+    entropy: Tensor = -torch.special.xlogy(target, target).sum(dim=-1)
     return (cross_entropy(target, logits) - entropy).clamp(min=0.0)
 
 
 def mean_return(logits: Tensor, v_min: float, v_max: float) -> Tensor:
     """Return sum_k z_k softmax(logits)_k, [B], of logits [B, K]."""
     atoms = torch.linspace(v_min, v_max, logits.shape[-1], device=logits.device)
-    return (logits.softmax(dim=-1) * atoms).sum(dim=-1)
+    mean: Tensor = (logits.softmax(dim=-1) * atoms).sum(dim=-1)
+    return mean
