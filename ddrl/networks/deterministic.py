@@ -18,6 +18,8 @@ from ddrl.networks.torsos import MLPTorso, described, make_torso
 from ddrl.networks.trunk import PIECE_STEPS
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
+ACTION_INPUTS = ("first_layer", "second_layer")
+
 
 class Critic(nn.Module):
     """Z(o, a): K logits of a distribution over returns, or one value."""
@@ -34,29 +36,30 @@ class Critic(nn.Module):
     ) -> None:
         """Make layers of `sizes` units, which sees what `policy_torso` sees and has its activation.
 
-        The action enters with the observation, or through a linear layer that is added at the second layer (Tassa et
-        al. 2018, "Algorithm and Architecture Details"). `gains`: of hidden layers and of the output.
+        The action enters beside the inputs of the first or the second layer. That is a linear layer of the action's
+        own whose output is added to that layer's (Tassa et al. 2018, "Algorithm and Architecture Details"); its weights
+        start as those of the layer, so that a new critic hardly depends on a single dimension. `gains`: of hidden
+        layers and of the output.
         """
         super().__init__()
         self.activation, self.scale = policy_torso.activation, policy_torso.scale
-        first = math.prod(spec.observation_shape) + (spec.action_size if action_input == "first_layer" else 0)
-        widths = pairwise((first, *sizes))
-        self.layers = nn.ModuleList([linear(inputs, units, generator, gains[0]) for inputs, units in widths])
-        self.action: nn.Linear | None = None
-        if action_input == "second_layer":
-            self.action = linear(spec.action_size, sizes[1], generator, gains[0])
+        self.action_layer = ACTION_INPUTS.index(action_input)
+        widths = [math.prod(spec.observation_shape), *sizes]
+        self.layers = nn.ModuleList(
+            [
+                linear(inputs + spec.action_size * (number == self.action_layer), units, generator, gains[0])
+                for number, (inputs, units) in enumerate(pairwise(widths))
+            ]
+        )
         self.output = linear(sizes[-1], outputs, generator, gains[1])
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         """Map observations [N, ...] and actions [N, A] to [N, K] float32."""
         x = observation.flatten(1).float() * self.scale
-        if self.action is None:
-            x = torch.cat([x, action], dim=-1)
         for number, layer in enumerate(self.layers):
-            x = layer.forward(x)
-            if number == 1 and self.action is not None:
-                x = x + self.action.forward(action)
-            x = self.activation(x)
+            if number == self.action_layer:
+                x = torch.cat([x, action.to(x.dtype)], dim=-1)
+            x = self.activation(layer.forward(x))
         out: Tensor = self.output.forward(x)
         return out.float()
 
@@ -131,7 +134,7 @@ class DeterministicActorCritic(nn.Module):
             "critic": {
                 "hidden": [layer.out_features for layer in self.critic.layers if isinstance(layer, nn.Linear)],
                 "outputs": self.critic.output.out_features,
-                "action_added": self.critic.action is not None,
+                "action_layer": self.critic.action_layer,
             },
             "gains": list(self.gains),
         }

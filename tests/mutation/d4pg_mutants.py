@@ -157,11 +157,11 @@ D4PG = (
         "tests/learners/parameter_groups_test.py",
     ),
     mutant(
-        "d4pg_action_enters_the_first_layer_only",
-        "the critic's second layer does not see the action",
+        "d4pg_action_always_enters_the_first_layer",
+        "action_input has no effect",
         "ddrl/networks/deterministic.py",
-        "if number == 1 and self.action is not None:",
-        "if number == 2 and self.action is not None:",
+        "self.action_layer = ACTION_INPUTS.index(action_input)",
+        "self.action_layer = 0",
         "tests/networks/deterministic_test.py",
     ),
     mutant(

@@ -40,7 +40,7 @@ def count(module: torch.nn.Module) -> int:
 def test_policy_and_critic_have_their_own_sizes_and_share_nothing() -> None:
     network = make()
     policy = (5 * 30 + 30) + (30 * 20 + 20) + (20 * 2 + 2)
-    critic = (5 * 40 + 40) + (40 * 25 + 25) + (2 * 25 + 25) + (25 * 7 + 7)
+    critic = (5 * 40 + 40) + (42 * 25 + 25) + (25 * 7 + 7)
     assert count(network.critic) == critic
     assert count(network) == policy + critic
     assert count(make(action_input="first_layer").critic) == (7 * 40 + 40) + (40 * 25 + 25) + (25 * 7 + 7)
@@ -74,13 +74,12 @@ def test_large_outputs_stay_within_the_bounds_of_actions() -> None:
 def test_the_action_is_added_at_the_second_layer_or_stands_beside_the_observation(name: str, activation: Any) -> None:
     observation, action = random(9, 5), random(9, 2)
     critic = make(network=name).critic
-    first, second = critic.layers
-    assert critic.action is not None
-    hidden = activation(first(observation))
-    expected = critic.output(activation(second(hidden) + critic.action(action)))
-    torch.testing.assert_close(critic(observation, action), expected)
+    first, second = (layer for layer in critic.layers if isinstance(layer, torch.nn.Linear))
+    hidden, own = activation(first(observation)), second.weight[:, 40:]
+    added = F.linear(hidden, second.weight[:, :40], second.bias) + action @ own.T
+    torch.testing.assert_close(critic(observation, action), critic.output(activation(added)))
+    assert float(own.detach().abs().max()) <= 2 / math.sqrt(42), "as small as the other weights of its layer"
     critic = make(network=name, action_input="first_layer").critic
-    assert critic.action is None
     first, second = critic.layers
     hidden = activation(first(torch.cat([observation, action], dim=-1)))
     torch.testing.assert_close(critic(observation, action), critic.output(activation(second(hidden))))
@@ -100,7 +99,7 @@ def test_it_has_no_state_and_says_what_it_is_made_of() -> None:
     network = make()
     assert network.initial_state(3) == ()
     assert network.no_action(3).tolist() == [[0.0, 0.0]] * 3
-    assert network.describe()["critic"] == {"hidden": [40, 25], "outputs": 7, "action_added": True}
+    assert network.describe()["critic"] == {"hidden": [40, 25], "outputs": 7, "action_layer": 1}
     assert network.describe()["torso"]["hidden"] == [30, 20]
 
 
