@@ -60,7 +60,7 @@ class GroupOptimizers:
         self._optimizers = [make_optimizer(group.parameters, group.optimizer) for group in groups]
 
     def clip(self) -> Metrics:
-        """Clip the gradient of each group; return the norms before, by metric, and that of all groups together."""
+        """Scale each group's gradients to its bound; return the norms before, and that of all groups together."""
         norms = [float(clip_global_norm(group.parameters, group.max_grad_norm)) for group in self._groups]
         if len(norms) == 1:
             return {"gradient_norm": norms[0]}
