@@ -28,6 +28,9 @@ from ddrl.types import Array, Experience, Metrics
 LEAST_PRIORITY = 1e-6
 """Smallest priority, so that every item can be drawn (Schaul et al. 2016, section 3.3: epsilon, without a value)."""
 
+ITEM_BYTES = 3 * 8
+"""Bytes of an item in a checkpoint: its place, its step and its weight in the tree."""
+
 
 class PrioritizedReplay:
     """The store of Ape-X and R2D2. Actors insert, one thread draws; they block each other for moments only."""
