@@ -114,6 +114,9 @@ class Config:
     action_input: Literal["first_layer", "second_layer"] = "second_layer"
     """Where the critic gets the action: beside the observation, as in Acme, or through a linear layer of its own that
     is added at the second layer."""
+    layer_norm: bool = False
+    """true: the first layer of policy and critic is normalised over its units, then tanh, as in Acme (Hoffman et al.
+    2020). Not in Tassa et al. 2018."""
     initialisation: Initialisation | None = None
     """null: truncated normal, Sonnet's default, which Espeholt et al. 2018's code has too; not in Tassa et al. 2018."""
     optimizer: AdamByDefault = AdamConfig(learning_rate=1e-4, epsilon=1e-8)  # of the critic

@@ -39,7 +39,7 @@ class Critic(nn.Module):
         The action enters beside the inputs of the first or the second layer. That is a linear layer of the action's
         own whose output is added to that layer's (Tassa et al. 2018, "Algorithm and Architecture Details"); its weights
         start as those of the layer, so that a new critic hardly depends on a single dimension. `gains`: of hidden
-        layers and of the output.
+        layers and of the output. The first layer is normalised if the policy's is.
         """
         super().__init__()
         self.activation, self.scale = policy_torso.activation, policy_torso.scale
@@ -51,6 +51,7 @@ class Critic(nn.Module):
                 for number, (inputs, units) in enumerate(pairwise(widths))
             ]
         )
+        self.norm = nn.LayerNorm(sizes[0]) if policy_torso.norm is not None else None
         self.output = linear(sizes[-1], outputs, generator, gains[1])
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
@@ -59,7 +60,11 @@ class Critic(nn.Module):
         for number, layer in enumerate(self.layers):
             if number == self.action_layer:
                 x = torch.cat([x, action.to(x.dtype)], dim=-1)
-            x = self.activation(layer.forward(x))
+            x = layer.forward(x)
+            if number == 0 and self.norm is not None:
+                x = torch.tanh(self.norm.forward(x))
+            else:
+                x = self.activation(x)
         out: Tensor = self.output.forward(x)
         return out.float()
 
@@ -85,13 +90,15 @@ class DeterministicActorCritic(nn.Module):
         action_input: str,
         outputs: int,
         noise: float,
+        layer_norm: bool = False,
         initialisation: Kind | None = None,
     ) -> None:
         """Draw all weights from `generator` (on the CPU).
 
         `network` says what activates the layers: `mlp` or `tanh_mlp`, see `make_torso`. `outputs`: K of the critic.
-        `noise` is the deviation that outputs name; the sampler of an actor has its own. `initialisation` None means
-        truncated normal. Raises `UserError` if actions are discrete, or if the network does not fit the observations.
+        `noise` is the deviation that outputs name; the sampler of an actor has its own. `layer_norm`: see `MLPTorso`;
+        for policy and critic. `initialisation` None means truncated normal. Raises `UserError` if actions are discrete,
+        or if the network does not fit the observations.
         """
         super().__init__()
         if not spec.action_size:
@@ -102,7 +109,7 @@ class DeterministicActorCritic(nn.Module):
         self.piece_steps = PIECE_STEPS[spec.observation_dtype]
         self.log_noise = math.log(noise)
         hidden_gain, policy_gain, value_gain = self.gains = (initialisation or TruncatedNormal()).gains
-        torso = make_torso(spec, network, generator, hidden_gain, mlp_size=policy_layers)
+        torso = make_torso(spec, network, generator, hidden_gain, mlp_size=policy_layers, layer_norm=layer_norm)
         assert isinstance(torso, MLPTorso)
         self.torso = torso
         self.policy = linear(torso.size, spec.action_size, generator, policy_gain)
@@ -135,6 +142,7 @@ class DeterministicActorCritic(nn.Module):
                 "hidden": [layer.out_features for layer in self.critic.layers if isinstance(layer, nn.Linear)],
                 "outputs": self.critic.output.out_features,
                 "action_layer": self.critic.action_layer,
+                "layer_norm": self.critic.norm is not None,
             },
             "gains": list(self.gains),
         }
