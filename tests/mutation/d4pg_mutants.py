@@ -165,6 +165,14 @@ D4PG = (
         "tests/networks/deterministic_test.py",
     ),
     mutant(
+        "d4pg_critic_is_not_normalised",
+        "layer_norm holds for the policy alone",
+        "ddrl/networks/deterministic.py",
+        "if number == 0 and self.norm is not None:",
+        "if number < 0 and self.norm is not None:",
+        "tests/networks/deterministic_test.py",
+    ),
+    mutant(
         "d4pg_slope_is_not_bounded_by_its_norm",
         "short slopes are lengthened to the bound",
         "ddrl/losses/policy_gradient.py",

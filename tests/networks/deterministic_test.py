@@ -99,8 +99,25 @@ def test_it_has_no_state_and_says_what_it_is_made_of() -> None:
     network = make()
     assert network.initial_state(3) == ()
     assert network.no_action(3).tolist() == [[0.0, 0.0]] * 3
-    assert network.describe()["critic"] == {"hidden": [40, 25], "outputs": 7, "action_layer": 1}
+    described = {"hidden": [40, 25], "outputs": 7, "action_layer": 1, "layer_norm": False}
+    assert network.describe()["critic"] == described
     assert network.describe()["torso"]["hidden"] == [30, 20]
+    assert make(layer_norm=True).describe()["critic"] == described | {"layer_norm": True}
+
+
+def test_a_normalised_first_layer_is_followed_by_tanh_and_the_others_by_their_activation() -> None:
+    network = make(layer_norm=True, action_input="first_layer")
+    observation, action = random(9, 5), random(9, 2)
+
+    def expected(first: torch.nn.Module, second: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = first(x)
+        deviation = ((x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return torch.relu(second(torch.tanh((x - x.mean(-1, keepdim=True)) / deviation)))
+
+    policy = torch.tanh(network.policy(expected(*network.torso.layers, observation)))
+    torch.testing.assert_close(network.actions(observation), policy)
+    critic = network.critic.output(expected(*network.critic.layers, torch.cat([observation, action], dim=-1)))
+    torch.testing.assert_close(network.critic(observation, action), critic)
 
 
 def test_discrete_actions_are_refused() -> None:
