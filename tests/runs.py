@@ -58,6 +58,15 @@ SMALL: dict[str, dict[str, Any]] = {
         "batch_size": 8,
     },
     "apex_dqn": REPLAY,
+    "d4pg": {
+        **{key: value for key, value in REPLAY.items() if key not in ("head_size", "optimizer")},
+        "policy_layers": [16, 16],
+        "critic_layers": [16, 16],
+        "v_min": 0.0,
+        "v_max": 25.0,
+        "optimizer": {"learning_rate": 1e-3},
+        "policy_optimizer": {"learning_rate": 1e-3},
+    },
     "r2d2": REPLAY | {"sequence_length": 6, "sequence_period": 3, "burn_in": 3, "n_step": 2, "lstm_size": 8},
 }
 """Algorithm -> what else makes it small, where the keys of `small` do not."""
@@ -73,6 +82,7 @@ SHARED = tuple(name for name, system in _SYSTEMS.items() if system.parameters !=
 VERSIONED = tuple(name for name in BATCHED if name not in SHARED)
 """Those that learn from batches and publish versions: with any schedule of theirs, and with several learners."""
 _CONTINUOUS = EnvSpec("test/continuous", (4,), "float32", 0, 1, "test", action_size=2)
+_DISCRETE = EnvSpec("test/discrete", (4,), "float32", 3, 1, "test")
 
 
 def _learns(algorithm: str, spec: EnvSpec) -> bool:
@@ -87,6 +97,19 @@ def _learns(algorithm: str, spec: EnvSpec) -> bool:
 
 CONTINUOUS = tuple(name for name in algorithms.NAMES if _learns(name, _CONTINUOUS))
 """Those that learn tasks with continuous actions."""
+DISCRETE = tuple(name for name in algorithms.NAMES if _learns(name, _DISCRETE))
+"""Those that learn tasks with discrete actions."""
+
+
+def task_of(algorithm: str) -> str:
+    """A toy task that the algorithm learns: catch, or with continuous actions alone track."""
+    return "toy/catch" if algorithm in DISCRETE else "toy/track"
+
+
+def base_of(algorithm: str) -> dict[str, Any]:
+    """The base configuration of an algorithm on a task that it learns, with its own small hyperparameters."""
+    values = merged(BASE, {"algorithm": algorithm, "environment": {"name": task_of(algorithm)}})
+    return values | {"hyperparameters": small(algorithm)}
 
 
 def small(algorithm: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Epsilon-greedy actions, with an epsilon for each environment, which may fall at the beginning."""
+"""Epsilon-greedy actions, with an epsilon for each environment, which may fall at the beginning; Gaussian noise."""
 
 from __future__ import annotations
 
@@ -47,3 +47,31 @@ def from_epsilon_ladder(
     if envs is None:
         return EpsilonGreedy([config.evaluation_epsilon])
     return EpsilonGreedy([ladder[env] for env in envs], initial)
+
+
+def noise_ladder(first: float, last: float | None, num_envs: int) -> list[float]:
+    """Return first + (last - first) i / (N - 1) for i = 0 .. N - 1; `last` None or N = 1: `first` alone.
+
+    From 1/32 to 1 over 32 environments these are 1/32, 2/32, ..., 1 (Tassa et al. 2018).
+    """
+    end = first if last is None else last
+    return [first + (end - first) * i / max(1, num_envs - 1) for i in range(num_envs)]
+
+
+class GaussianNoise:
+    """Adds noise of deviation `sigmas[i]` in environment i to a deterministic policy's actions."""
+
+    def __init__(self, sigmas: Sequence[float]) -> None:
+        self.sigmas = torch.tensor(sigmas, dtype=torch.float32).unsqueeze(-1)
+
+    def __call__(self, distribution: Tensor, generator: torch.Generator) -> Tensor:
+        """Return actions [B, A] within [-1, 1] given distributions [B, 2A], whose means the policy has chosen."""
+        mean = distribution.chunk(2, dim=-1)[0]
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        return (mean + self.sigmas * noise).clamp(-1.0, 1.0)
+
+
+def from_noise_ladder(config: Any, envs: Sequence[int] | None, num_envs: int) -> GaussianNoise:
+    """Return the sampler of actors with a deterministic policy: each environment has its sigma, an evaluation none."""
+    ladder = noise_ladder(config.noise, config.largest_noise, num_envs)
+    return GaussianNoise([0.0] if envs is None else [ladder[env] for env in envs])

@@ -32,7 +32,7 @@ from ddrl.networks.actor_critic import unread_keys
 from ddrl.networks.initialisation import Initialisation
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import TransitionCut, Transitions
-from ddrl.replay.replay_config import ReplayRule, check_replay
+from ddrl.replay.replay_config import ReplayRule, check_discrete, check_replay
 from ddrl.system.config_types import STRICT, LayerSizes, Probability, check_read
 from ddrl.types import EnvSpec, Metrics
 
@@ -134,7 +134,8 @@ class Config:
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raise `UserError` if the algorithm cannot learn this environment, or if a key would have no effect."""
-    check_replay(config, spec, num_learners)
+    check_discrete(spec)
+    check_replay(config, num_learners)
     check_read(config, unread_keys(spec, config))
     if config.samples_per_insert is None:
         check_read(config, {"error_buffer": "samples_per_insert"})

@@ -30,7 +30,7 @@ from ddrl.losses.q_learning import double_q_values, mixed_priority, n_step_targe
 from ddrl.networks.actor_critic import unread_keys
 from ddrl.networks.q_network import QNetwork, make_q_network
 from ddrl.replay.items import SequenceCut, Sequences
-from ddrl.replay.replay_config import ReplayRule, check_replay
+from ddrl.replay.replay_config import ReplayRule, check_discrete, check_replay
 from ddrl.system.config_types import STRICT, Probability, check_read
 from ddrl.types import EnvSpec, Metrics, NetworkOutput, RecurrentState
 
@@ -156,7 +156,8 @@ class Config:
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raise `UserError` if the algorithm cannot learn this environment, or if a key would have no effect."""
-    check_replay(config, spec, num_learners)
+    check_discrete(spec)
+    check_replay(config, num_learners)
     check_read(config, unread_keys(spec, config))
     if config.sequence_period > config.sequence_length:
         raise UserError(

@@ -100,6 +100,7 @@ def _stored_bytes(builder: Builder, state_shapes: Shapes) -> int:
     """Return the bytes of the store in a checkpoint; 0 where a continued run refills it."""
     import torch
 
+    from ddrl.replay.prioritized import ITEM_BYTES
     from ddrl.runtimes.ray.launch import step_bytes
     from ddrl.training.learner_node import make_history
 
@@ -108,7 +109,8 @@ def _stored_bytes(builder: Builder, state_shapes: Shapes) -> int:
         return 0
     if config.system.store == "prioritized":
         with torch.device("meta"):  # takes no memory
-            return make_history(builder, state_shapes).nbytes
+            history = make_history(builder, state_shapes)
+        return history.nbytes + ITEM_BYTES * history.num_streams * history.length  # at most an item for each step
     return keys.stored_columns * (keys.unroll_length + 1) * step_bytes(builder.spec)
 
 

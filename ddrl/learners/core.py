@@ -14,15 +14,8 @@ from torch import Tensor, nn
 from ddrl.interfaces import KeepsStatistics, Parameters, Queue, Reducer, Service, Shards
 from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch, ColumnParallel
 from ddrl.learners.normalisation import Normalisation, RewardClipping
-from ddrl.learners.optimizers import (
-    AdamConfig,
-    RMSPropConfig,
-    check_finite,
-    clip_global_norm,
-    linear_decay,
-    make_optimizer,
-    set_learning_rate,
-)
+from ddrl.learners.optimizers import AdamConfig, RMSPropConfig, check_finite
+from ddrl.learners.parameter_groups import GroupOptimizers, Groups, one_group
 from ddrl.system.precision import autocast
 from ddrl.types import Metrics, Unroll
 
@@ -91,14 +84,20 @@ def no_fresh_batch(config: object, batch: int) -> int:
 class GradientStep:
     """Optimizes a network; shares each batch among threads of this learner, and with other learners."""
 
-    def __init__(self, network: nn.Module, config: LearnerConfig, setting: Setting, piece_columns: int) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        config: LearnerConfig,
+        setting: Setting,
+        piece_columns: int,
+        groups: Groups = one_group,
+    ) -> None:
         self._parameters = list(network.parameters())  # once, because each call walks over all modules
-        self._config = config
         self._setting = setting
-        self._optimizer = make_optimizer(self._parameters, config.optimizer)
+        self._optimizers = GroupOptimizers(groups(network, config))
         self._gradients = ColumnParallel(network, setting.num_threads, piece_columns)
         self.close = self._gradients.close
-        self.state_dict, self.load_state_dict = self._optimizer.state_dict, self._optimizer.load_state_dict
+        self.state_dict, self.load_state_dict = self._optimizers.state_dict, self._optimizers.load_state_dict
 
     def step(
         self, loss: PartLoss[AnyBatch], batch: AnyBatch, *, valid_steps: int, mean: bool, env_frames: int, where: str
@@ -125,13 +124,9 @@ class GradientStep:
         metrics = self._gradients.backward(part_loss, batch)
         self._setting.reducer.sum_([p.grad for p in self._parameters if p.grad is not None])
         metrics = {name: self.total(value) / all_steps for name, value in metrics.items()}
-        metrics["gradient_norm"] = float(clip_global_norm(self._parameters, self._config.max_grad_norm))
+        metrics |= self._optimizers.clip()
         check_finite(metrics, where=where)
-        optimizer = self._config.optimizer
-        metrics["learning_rate"] = linear_decay(optimizer.learning_rate, env_frames, optimizer.decay_frames)
-        set_learning_rate(self._optimizer, metrics["learning_rate"])
-        self._optimizer.step()
-        return metrics
+        return metrics | self._optimizers.step(env_frames)
 
     def total(self, value: float) -> float:
         """Return the sum of a number over all learners."""
@@ -155,10 +150,12 @@ class LearnerCore(Generic[Network]):
         *,
         piece_columns: int = PIECE_COLUMNS,
         warm_up: int = 0,
+        groups: Groups = one_group,
     ) -> None:
         """`queue` gives fresh batches; None: the algorithm draws its batches from a replay.
 
-        The first `warm_up` agent steps fill the statistics and are not learned from.
+        The first `warm_up` agent steps fill the statistics and are not learned from. `groups` divides the network's
+        parameters among optimizers.
         """
         self.network = network
         self.env_frames = 0
@@ -173,7 +170,7 @@ class LearnerCore(Generic[Network]):
         statistics = cast(KeepsStatistics, network)  # no type says that a network is both
         self._warm_up = warm_up
         self._normalisation = Normalisation(statistics, config.discount, config.reward_clipping, setting.reducer)
-        self._gradient = GradientStep(network, config, setting, piece_columns)
+        self._gradient = GradientStep(network, config, setting, piece_columns, groups)
         self.close = self._gradient.close
 
     def can_take(self) -> bool:
@@ -240,9 +237,9 @@ class LearnerCore(Generic[Network]):
         """Add a fresh batch's observations to the statistics, after the update (see `Normalisation`)."""
         self._normalisation.add_observations(fresh)
 
-    def publish(self) -> None:
-        """Publish the network's present parameters as the next version for the actors."""
-        self._params.publish(self.network)
+    def publish(self, network: nn.Module | None = None) -> None:
+        """Publish the network's present parameters, or those of another `network`, as the next version for actors."""
+        self._params.publish(network or self.network)
 
     def policy_lag(self, version: Tensor) -> Metrics:
         """Return the lag in updates of a batch on which `version` [T, B] acted: of all, first and last steps.

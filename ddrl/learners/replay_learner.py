@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ddrl.interfaces import Parameters, Replay
 from ddrl.learners.core import LearnerCore, Setting
+from ddrl.learners.parameter_groups import Groups, one_group
 from ddrl.types import Metrics
 
 Loss = Callable[[Any, Any, Any, Any, float], tuple[Tensor, Metrics]]
@@ -33,15 +34,22 @@ class ReplayLearner:
         *,
         loss: Loss,
         priorities: Priorities,
+        groups: Groups = one_group,
+        publishes_target: bool = False,
     ) -> None:
-        """`config` has the keys of `LearnerConfig`, batch_size, target_update_period and trained_steps (of an item)."""
+        """`config` has the keys of `LearnerConfig`, batch_size, target_update_period and trained_steps (of an item).
+
+        `groups` divides the network's parameters among optimizers. With `publishes_target` actors, and evaluations
+        during the training, get the target network's parameters.
+        """
         pieces = max(1, network.piece_steps // config.trained_steps)
         self.config = config
-        self.core = LearnerCore(config, network, params, None, setting, piece_columns=pieces)
+        self.core = LearnerCore(config, network, params, None, setting, piece_columns=pieces, groups=groups)
         self.target_network = copy.deepcopy(network).requires_grad_(False)
         self._replay = replay
         self._loss = loss
         self._priorities = priorities
+        self._published = self.target_network if publishes_target else self.core.network
         self._target_updates = 0
 
     def ready(self) -> bool:
@@ -57,7 +65,7 @@ class ReplayLearner:
         if self.core.updates % self.config.target_update_period == 0:
             self.target_network.load_state_dict(self.core.network.state_dict())
             self._target_updates += 1
-        self.core.publish()  # a new version for the actors
+        self.core.publish(self._published)  # a new version for the actors
         return metrics | {"target_updates": float(self._target_updates)}
 
     def update(self, batch: Any) -> Metrics:

@@ -138,7 +138,10 @@ class DeepTorso(nn.Module):
 
 
 class MLPTorso(nn.Module):
-    """Linear layers of `sizes` units over the flattened observation times `scale`, each followed by `activation`."""
+    """Linear layers of `sizes` units over the flattened observation times `scale`, each followed by `activation`.
+
+    With `layer_norm` the first one is followed by a normalisation over its units (Ba et al. 2016) and tanh instead.
+    """
 
     def __init__(
         self,
@@ -148,11 +151,14 @@ class MLPTorso(nn.Module):
         scale: float,
         generator: torch.Generator,
         gain: Gain = None,
+        *,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.size, self.activation, self.scale = sizes[-1], activation, scale
         widths = pairwise((math.prod(shape), *sizes))
         self.layers = nn.ModuleList([linear(inputs, outputs, generator, gain) for inputs, outputs in widths])
+        self.norm = nn.LayerNorm(sizes[0]) if layer_norm else None
 
     def forward(self, observation: Tensor) -> Tensor:
         """Map observations [N, ...] to features [N, size]."""
@@ -160,7 +166,10 @@ class MLPTorso(nn.Module):
         x = x if x.dtype == torch.float32 else x.to(torch.float32)
         if self.scale != 1.0:
             x = x * self.scale
-        for layer in self.layers:
+        first, *rest = self.layers
+        x = first.forward(x)
+        x = self.activation(x) if self.norm is None else torch.tanh(self.norm.forward(x))
+        for layer in rest:
             x = self.activation(layer.forward(x))
         return x
 
@@ -194,12 +203,14 @@ def make_torso(
     *,
     convolutions_only: bool = False,
     mlp_size: int | tuple[int, ...] | None = None,
+    layer_norm: bool = False,
     scaled_pixels: bool = True,
 ) -> Torso:
     """Return the torso called `network`; with `convolutions_only`, those in `SHALLOW` get no linear layer.
 
     `mlp_size` is the number of units of both layers of `mlp` and `tanh_mlp`, or of each of any number of layers; None
-    means 64 and 256. Images are uint8: with `scaled_pixels` a network sees them as 0 to 1, otherwise as 0 to 255.
+    means 64 and 256, and `layer_norm` is theirs as well (`MLPTorso`). Images are uint8: with `scaled_pixels` a network
+    sees them as 0 to 1, otherwise as 0 to 255.
 
     Raises `UserError` if it is unknown or does not fit the observations of `spec`.
     """
@@ -211,9 +222,9 @@ def make_torso(
     shape, pixel_scale = spec.observation_shape, IMAGE_SCALE if scaled_pixels else 1.0
     if network == "mlp":
         scale = pixel_scale if spec.observation_dtype == "uint8" else 1.0
-        return MLPTorso(shape, _layers(mlp_size or 64), F.relu, scale, generator, gain)
+        return MLPTorso(shape, _layers(mlp_size or 64), F.relu, scale, generator, gain, layer_norm=layer_norm)
     if network == "tanh_mlp":
-        return MLPTorso(shape, _layers(mlp_size or 256), torch.tanh, 1.0, generator, gain)
+        return MLPTorso(shape, _layers(mlp_size or 256), torch.tanh, 1.0, generator, gain, layer_norm=layer_norm)
     image = (shape[0], shape[1], shape[2])
     if network == "deep":
         return DeepTorso(image, generator, gain, pixel_scale=pixel_scale)

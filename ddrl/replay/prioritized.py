@@ -28,6 +28,9 @@ from ddrl.types import Array, Experience, Metrics
 LEAST_PRIORITY = 1e-6
 """Smallest priority, so that every item can be drawn (Schaul et al. 2016, section 3.3: epsilon, without a value)."""
 
+ITEM_BYTES = 3 * 8
+"""Bytes of an item in a checkpoint: its place, its step and its weight in the tree."""
+
 
 class PrioritizedReplay:
     """The store of Ape-X and R2D2. Actors insert, one thread draws; they block each other for moments only."""
@@ -46,6 +49,8 @@ class PrioritizedReplay:
         """Items that can be drawn."""
         self.inserted_steps = 0
         """Agent steps so far, without dead ones."""
+        self._largest = 1.0
+        """The largest priority so far, at least 1: where items come without their own."""
         self._writers: set[int] = set()
         self._frozen = False
         self._changed = ClosableCondition()
@@ -106,6 +111,8 @@ class PrioritizedReplay:
             begun = history.written[place.streams]
             history.commit(place)
             columns = experience.item_column.numpy()
+            if self._rule.first_priority == "largest":
+                priorities = np.full_like(priorities, self._largest)
             added = self._add(place.streams[columns], begun[columns] + experience.item_step.numpy(), priorities)
             self.inserted_steps += int(unroll.valid.sum())
             self.limiter.insert(added, self.size)
@@ -211,6 +218,7 @@ class PrioritizedReplay:
         with self._changed:
             present = (self._item_step[slots] == steps) & (self._tree[slots] > 0)
             self._tree.set(slots[present], self._weights(new[present]))
+            self._largest = max(self._largest, float(new.max(initial=0.0)))
 
     def probabilities(self) -> tuple[Array, Array, Array]:
         """Return streams [N], first steps [N] and probabilities [N] of all items."""
@@ -246,6 +254,8 @@ class PrioritizedReplay:
             "limiter": self.limiter.state_dict(),
             "generator": generator_state(self._generator),
         }
+        if self._rule.first_priority == "largest":
+            state["largest"] = self._largest
         if contents:
             slots = np.flatnonzero(self._item_step >= 0)
             state["history"] = self._history.state_dict()
@@ -260,6 +270,7 @@ class PrioritizedReplay:
         """
         self.inserted_steps = state["steps"]
         set_generator_state(self._generator, state["generator"])
+        self._largest = float(state.get("largest", 1.0))
         if "history" not in state:
             wanted = max(self._rule.min_size, int(state["size"]))
             self.limiter.refill(self.size, wanted)

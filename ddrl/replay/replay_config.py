@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 from ddrl.errors import UserError
 from ddrl.interfaces import Hyperparameters
@@ -29,6 +29,9 @@ class ReplayRule:
     """Steps by which items follow the unrolls that complete them."""
     state_period: int | None
     """Least number of steps between two recurrent states that are kept; None: none are kept."""
+    first_priority: Literal["actor", "largest"] = "actor"
+    """actor: the one that an item comes with; largest: the largest priority so far (Schaul et al. 2016, Algorithm 1,
+    line 6), for actors that have no errors."""
 
     def stream_length(self, num_streams: int, unroll_length: int) -> int:
         """Return the steps that each stream holds. Raise UserError where an item could be gone before it is whole."""
@@ -63,11 +66,15 @@ def with_replay(hyperparameters: Hyperparameters) -> ReplayConfig:
     return cast(ReplayConfig, hyperparameters)
 
 
-def check_replay(config: ReplayConfig, spec: EnvSpec, num_learners: int) -> None:
-    """Raise UserError where a replay could not work with these settings."""
-    rule = config.replay
+def check_discrete(spec: EnvSpec) -> None:
+    """Raise UserError where Q-learning cannot choose the best action, since there are infinitely many."""
     if spec.action_size:
         raise UserError(f"'{spec.name}' has continuous actions; Q-learning needs discrete ones")
+
+
+def check_replay(config: ReplayConfig, num_learners: int) -> None:
+    """Raise UserError where a replay could not work with these settings."""
+    rule = config.replay
     if num_learners > 1:
         raise UserError(f"key 'topology.num_learners' must be 1 with a prioritized replay (got {num_learners})")
     if config.actor_update_period % config.unroll_length:

@@ -38,6 +38,17 @@ LayerSizes = Annotated[int | tuple[int, ...], PlainValidator(_layer_sizes)]
 """Units of each of the usual layers, or of each layer of a list."""
 
 
+def _layer_list(value: Any) -> tuple[int, ...]:
+    """Return the units of each layer. Raise an error of pydantic's for anything but a list of them."""
+    if isinstance(value, list | tuple) and value and all(map(_is_size, value)):
+        return tuple(value)
+    raise PydanticCustomError("layer_list", "must be a list of numbers of units above 0, one for each layer")
+
+
+LayerList = Annotated[tuple[int, ...], PlainValidator(_layer_list)]
+"""Units of each layer, of which there is at least one."""
+
+
 def check_read(config: Any, unread: Mapping[str, str]) -> None:
     """Raise `UserError` if a key of `unread`, which maps keys to what would read them, is not at its default."""
     for field in dataclasses.fields(config):

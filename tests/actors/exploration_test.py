@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from ddrl import algorithms
-from ddrl.actors.exploration import EpsilonGreedy, epsilon_ladder
+from ddrl.actors.exploration import EpsilonGreedy, GaussianNoise, epsilon_ladder, noise_ladder
 from tests.algorithms.rigs import Rig
-from tests.runs import REPLAYING
+from tests.runs import DISCRETE, REPLAYING
 
 DRAWS = 20_000
 
@@ -76,7 +76,7 @@ def test_epsilons_fall_from_one_beginning_to_their_own_ends_and_stay() -> None:
     assert sampler._epsilons.tolist() == pytest.approx([0.5, 0.1])
 
 
-@pytest.mark.parametrize("name", REPLAYING)
+@pytest.mark.parametrize("name", [name for name in REPLAYING if name in DISCRETE])
 def test_an_actor_has_the_rungs_of_its_own_environments_and_an_evaluation_its_own_epsilon(name: str) -> None:
     rig = Rig(name, epsilon=0.5, epsilon_alpha=5.0, evaluation_epsilon=0.125)
     make_sampler = algorithms.load(name).make_sampler
@@ -84,3 +84,39 @@ def test_an_actor_has_the_rungs_of_its_own_environments_and_an_evaluation_its_ow
     for envs, expected in (([2, 3], ladder[2:4]), (range(6), ladder), (None, [0.125])):
         sampler = make_sampler(rig.config, rig.network, envs, 6)
         assert sampler._epsilons.tolist() == pytest.approx(expected)
+
+
+def test_noise_grows_in_equal_steps_from_the_first_environment_to_the_last() -> None:
+    assert noise_ladder(1 / 32, 1.0, 32) == pytest.approx([(i + 1) / 32 for i in range(32)])
+    assert noise_ladder(0.1, None, 3) == [0.1] * 3
+    assert noise_ladder(0.1, 0.9, 1) == [0.1]
+
+
+def test_noise_has_the_deviation_of_its_environment_and_actions_stay_within_their_bounds() -> None:
+    sampler, generator = GaussianNoise([0.0, 0.1, 0.4]), torch.Generator().manual_seed(0)
+    distribution = torch.tensor([[0.25, 9.0], [0.25, 9.0], [0.25, 9.0]])  # the second half is not read
+    drawn = torch.stack([sampler(distribution, generator) for _ in range(4000)])
+    assert drawn.shape == (4000, 3, 1)
+    assert (drawn[:, 0] == 0.25).all()
+    assert drawn[:, 1].std().item() == pytest.approx(0.1, rel=0.05)
+    assert drawn[:, 1].mean().item() == pytest.approx(0.25, abs=0.01)
+    assert drawn[:, 2].max().item() == 1.0 and drawn[:, 2].min().item() >= -1.0
+    below = drawn[:, 2][drawn[:, 2] < 0.25]
+    assert (below - 0.25).square().mean().sqrt().item() == pytest.approx(0.4, rel=0.05)
+
+
+def test_noise_differs_between_dimensions_and_follows_from_the_generator() -> None:
+    sampler = GaussianNoise([0.2, 0.2])
+    one, other = (sampler(torch.zeros(2, 6), torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(one, other)
+    assert len(one.unique()) == 6
+
+
+@pytest.mark.parametrize("largest", [None, 0.7])
+def test_a_deterministic_actor_has_the_noise_of_its_environments_and_an_evaluation_none(largest: float | None) -> None:
+    rig = Rig("d4pg", noise=0.2, largest_noise=largest)
+    ladder = noise_ladder(0.2, largest, 6)
+    for envs, expected in (([2, 3], ladder[2:4]), (range(6), ladder), (None, [0.0])):
+        sampler = algorithms.load("d4pg").make_sampler(rig.config, rig.network, envs, 6)
+        assert isinstance(sampler, GaussianNoise)
+        assert sampler.sigmas.flatten().tolist() == pytest.approx(expected)

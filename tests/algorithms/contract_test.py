@@ -19,9 +19,9 @@ from ddrl.interfaces import Schedule, System
 from ddrl.learners import optimizers
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig
 from ddrl.types import EnvSpec
-from tests.algorithms.rigs import SPECS, Rig
+from tests.algorithms.rigs import SPECS, Rig, spec_of
 from tests.algorithms.sources import GENERAL, SOURCE, said, unsourced
-from tests.runs import BATCHED, CONTINUOUS, GRADIENTS, REPLAYING, SHARED
+from tests.runs import BATCHED, CONTINUOUS, DISCRETE, GRADIENTS, REPLAYING, SHARED
 
 EXPORTS = ("VERSION", "SYSTEM", "Config", "make_network", "make_sampler", "Actor", "Learner", "check")
 METRICS = {"gradient_norm", "learning_rate", "policy_lag_mean", "policy_lag_max"}
@@ -38,13 +38,17 @@ OWN_METRICS = {
     "ppo": ACTOR_CRITIC | SURROGATE,
     "impact": ACTOR_CRITIC | SURROGATE | STORE,
     "apex_dqn": Q_LEARNING,
+    "d4pg": Q_LEARNING - {"loss"} | {"critic_loss", "policy_loss", "gradient_norm_critic", "gradient_norm_policy"},
     "r2d2": Q_LEARNING,
 }
 UPDATES = 7
 """Enough for every slot, traversal and refresh of a small rig."""
 
 LEARNABLE = [
-    (name, task) for name in algorithms.NAMES for task in sorted(SPECS) if name in CONTINUOUS or task == "discrete"
+    (name, task)
+    for name in algorithms.NAMES
+    for task in sorted(SPECS)
+    if name in (CONTINUOUS if task == "continuous" else DISCRETE)
 ]
 every_algorithm = pytest.mark.parametrize("name", algorithms.NAMES)
 every_task_of_every_algorithm = pytest.mark.parametrize(("name", "task"), LEARNABLE)
@@ -90,7 +94,7 @@ def test_every_default_of_an_optimizer_says_where_it_comes_from(chosen: Any, gen
     assert unsourced(Path(optimizers.__file__), type(chosen).__name__, defaults, general) == set()
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", DISCRETE)
 def test_the_network_of_every_algorithm_sees_pixels_as_0_to_1_or_as_they_are(name: str) -> None:
     module = algorithms.load(name)
     spec = EnvSpec("test/images", (4, 84, 84), "uint8", num_actions=3, frame_skip=4, protocol="test")
@@ -226,7 +230,8 @@ def test_a_learner_counts_fresh_valid_steps_and_frames_before_frame_skip(name: s
             valid += int(unroll.valid.sum())
             rig.queue.insert(unroll)
         rig.learner.step()
-        assert (rig.learner.core.agent_steps, rig.learner.core.env_frames) == (valid, 4 * valid)
+        assert rig.learner.core.agent_steps == valid
+        assert rig.learner.core.env_frames == spec_of(name).frame_skip * valid
     assert valid < UPDATES * 24
 
 

@@ -22,6 +22,7 @@ from ddrl.replay.queue import UnrollQueue
 from ddrl.replay.step_storage import History
 from ddrl.system.seeding import numpy_generator, torch_generator
 from ddrl.types import EnvSpec, Metrics, Unroll
+from tests.runs import DISCRETE as LEARN_DISCRETE
 from tests.runs import GRADIENTS, REPLAYING, SHARED
 
 DISCRETE = EnvSpec("test/discrete", (4,), "float32", num_actions=3, frame_skip=4, protocol="test")
@@ -46,6 +47,19 @@ SMALL: dict[str, dict[str, Any]] = {
         "samples_per_insert": 0.5,
         "error_buffer": 2.0,
         "head_size": 16,
+        "target_update_period": 2,
+    },
+    "d4pg": {
+        "network": "mlp",
+        "policy_layers": [16, 16],
+        "critic_layers": [16, 16],
+        "v_min": -10.0,
+        "v_max": 10.0,
+        "actor_update_period": 6,
+        "replay_capacity": 400,
+        "min_replay_size": 4,
+        "samples_per_insert": 0.5,
+        "error_buffer": 2.0,
         "target_update_period": 2,
     },
     "r2d2": {
@@ -142,20 +156,29 @@ class Applying:
         return metrics
 
 
+def spec_of(algorithm: str) -> EnvSpec:
+    """The discrete one, unless the algorithm learns continuous actions alone."""
+    return DISCRETE if algorithm in LEARN_DISCRETE else CONTINUOUS
+
+
 class Rig:
-    """A learner of 4 columns of 6 steps, unless `hyperparameters` say otherwise."""
+    """A learner of 4 columns of 6 steps, unless `hyperparameters` say otherwise.
+
+    Of the discrete task, or of the continuous one where the algorithm learns no other.
+    """
 
     def __init__(
         self,
         algorithm: str,
-        spec: EnvSpec = DISCRETE,
+        spec: EnvSpec | None = None,
         *,
         seed: int = 0,
         num_threads: int = 1,
         device: str = "cpu",
         **hyperparameters: Any,
     ) -> None:
-        self.module, self.spec = algorithms.load(algorithm), spec
+        spec = self.spec = spec or spec_of(algorithm)
+        self.module = algorithms.load(algorithm)
         batch = {} if algorithm in GRADIENTS else {"batch_size": 4}
         small = {"network": "tanh_mlp", "unroll_length": 6, **batch, **SMALL.get(algorithm, {})}
         self.config = self.module.Config(**small | hyperparameters)

@@ -67,6 +67,27 @@ GENERAL: dict[str, dict[str, Any]] = {
             decay_frames=None,
         ),
     },
+    # Tassa et al. 2018, "Algorithm and Architecture Details": D4PG, and DDPG where that says nothing else.
+    "d4pg": {
+        "batch_size": 256,
+        "discount": 0.99,
+        "n_step": 5,
+        "critic": "categorical",
+        "v_min": -150.0,
+        "v_max": 150.0,
+        "action_gradient_clipping": "value",
+        "action_gradient_bound": 1.0,
+        "prioritized": True,
+        "replay_capacity": 1_000_000,
+        "priority_exponent": 0.6,
+        "target_update_period": 100,
+        "network": "mlp",
+        "policy_layers": (300, 200),
+        "critic_layers": (400, 300),
+        "action_input": "second_layer",
+        "optimizer": AdamConfig(learning_rate=1e-4, epsilon=1e-8),
+        "policy_optimizer": AdamConfig(learning_rate=1e-4, epsilon=1e-8),
+    },
     # Kapturowski et al. 2019, Table 2.
     "r2d2": {
         "actor_update_period": 400,

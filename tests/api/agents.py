@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import ddrl
-from tests.runs import BASE, merged, small
+from tests.runs import BASE, merged, small, task_of
 
 QUICK: dict[str, Any] = {"env_frames": 320, "evaluation": {"period_frames": None, "final_episodes": 2}}
 RECURRENT: dict[str, Any] = {"hyperparameters": {"lstm_size": 8, "feed_last_action_and_reward": True}}
@@ -25,5 +25,5 @@ def trained(directory: Path, **overrides: Any) -> ddrl.Run:
 def of_algorithm(directory: Path, algorithm: str, **overrides: Any) -> ddrl.Run:
     """A short run of an algorithm with small hyperparameters."""
     values = {key: value for key, value in merged(BASE, QUICK).items() if key != "hyperparameters"}
-    values |= {"algorithm": algorithm, "hyperparameters": small(algorithm)}
+    values |= {"algorithm": algorithm, "hyperparameters": small(algorithm), "environment": {"name": task_of(algorithm)}}
     return ddrl.train(config=merged(values, overrides), directory=directory, progress=False)

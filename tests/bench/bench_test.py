@@ -26,7 +26,7 @@ from ddrl.inference import worker_pool
 from ddrl.learners.replay_learner import ReplayLearner
 from ddrl.training.config.overrides import parse_settings
 from ddrl.training.config.run_config import RunConfig
-from tests.runs import BATCHED, CONTINUOUS, GRADIENTS, REPLAYING, SHARED, merged
+from tests.runs import BATCHED, CONTINUOUS, DISCRETE, GRADIENTS, REPLAYING, SHARED, merged, task_of
 from tests.runtimes.ray import prefork
 
 ROOT = Path(__file__).parents[2]
@@ -101,16 +101,22 @@ def test_an_image_with_an_instruction_has_the_network_of_images() -> None:
     assert config.hyperparameters.network == "shallow"
 
 
-@pytest.mark.parametrize("environment", ["atari/pong", "toy/catch"])
-@pytest.mark.parametrize("algorithm", REPLAYING)
+@pytest.mark.parametrize(
+    ("algorithm", "environment"),
+    [
+        (algorithm, environment)
+        for algorithm in REPLAYING
+        for environment in (("atari/pong", "toy/catch") if algorithm in DISCRETE else ("toy/track",))
+    ],
+)
 def test_the_defaults_of_algorithms_with_a_replay_fit_every_environment_that_they_learn(
     algorithm: str, environment: str
 ) -> None:
     config = bench.default_config(algorithm, environment, {})
     algorithms.load(algorithm).check(config.hyperparameters, registry.spec_for(environment), 1)
     assert config.topology.schedule == "asynchronous"
-    assert config.hyperparameters.samples_per_insert in (1.3, 0.4)  # of Ape-X and R2D2
-    assert config.hyperparameters.fresh_steps in (512 / 1.3, 64 / 0.4 * 40)
+    assert config.hyperparameters.samples_per_insert in (1.3, 0.4, 32.0)  # of Ape-X, R2D2 and D4PG
+    assert config.hyperparameters.fresh_steps in (512 / 1.3, 64 / 0.4 * 40, 256 / 32.0)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +222,7 @@ def test_the_window_waits_for_a_learner_that_draws_slowly_from_its_replay(
 
     update = ReplayLearner.update
     monkeypatch.setattr(ReplayLearner, "update", slowly)
-    repeat = bench.measure(small(algorithm), 0.3)  # two draws take longer
+    repeat = bench.measure(small(algorithm, task_of(algorithm)), 0.3)  # two draws take longer
     assert 0 < repeat.training < float("inf")
 
 

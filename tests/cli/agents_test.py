@@ -13,6 +13,7 @@ from ddrl.api import policy_file
 from ddrl.cli.agents import FOLDER, agents, markdown, page
 from ddrl.training.config.defaults import completed
 from ddrl.training.config.run_config import parse_run_config
+from tests.runs import DISCRETE
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = list(agents(ROOT))
@@ -55,7 +56,7 @@ def test_an_agent_plays_better_than_random_play_by_half_of_what_it_had_learned(n
     assert ddrl.evaluate(ROOT / name, episodes=episodes).mean_return > (random + final) / 2
 
 
-@pytest.mark.parametrize("algorithm", algorithms.NAMES)
+@pytest.mark.parametrize("algorithm", DISCRETE)
 def test_the_agents_on_cartpole_have_the_settings_of_todays_minimal_configuration(algorithm: str) -> None:
     run = ddrl.load_run(ROOT / FOLDER / algorithm / CARTPOLE / "1-1")
     four = {"algorithm": algorithm, "environment": {"name": CARTPOLE}, "seed": 1, "env_frames": run.config.env_frames}

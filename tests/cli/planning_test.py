@@ -16,7 +16,7 @@ from ddrl.cli.speeds import ALIKE_CORES, ALIKE_FRAMES, STEPS, Cost, Measured, Sy
 from ddrl.papers.experiments import Resources
 from ddrl.slurm.site import load_for
 from ddrl.training.config.experiments import PlannedRun, expand
-from tests.runs import BASE, REPLAYING, merged, small
+from tests.runs import REPLAYING, base_of, merged, small
 
 ROOT = Path(__file__).parents[2]
 CATCH: dict[str, Any] = {"experiments": ["off_policy_correction"], "variants": ["v_trace"]}
@@ -146,7 +146,7 @@ def test_a_checkpoint_is_about_as_large_as_it_is_planned(tmp_path: Path) -> None
 def test_with_its_replay_where_that_is_saved(tmp_path: Path, algorithm: str) -> None:
     smaller = small(algorithm) | {"replay_capacity": 4000, "samples_per_insert": 0.1, "error_buffer": 100.0}
     rarely = {"checkpoint": {"period_frames": 10**6}, "evaluation": {"period_frames": None}}
-    config = {**merged(BASE, {"algorithm": algorithm, "env_frames": 4800} | rarely), "hyperparameters": smaller}
+    config = {**merged(base_of(algorithm), {"env_frames": 4800} | rarely), "hyperparameters": smaller}
     planned = checkpoint_bytes(json.dumps(config))
     assert planned / saved_bytes(config, tmp_path) == pytest.approx(1.0, abs=0.25)
     refilled = merged(config, {"checkpoint": {"replay": "refilled"}, "topology": {"runtime": "threads"}})

@@ -31,7 +31,7 @@ from ddrl.system.seeding import torch_generator
 from ddrl.training.config.run_config import parse_run_config
 from ddrl.types import Array, EnvStep, Episode, PolicyInput, VectorEnv
 from tests.processes import Ddrl
-from tests.runs import BASE, BATCHED, REPLAYING, config, curves, merged, small
+from tests.runs import BASE, BATCHED, REPLAYING, base_of, config, curves, merged
 
 CENTRAL = {"inference": "central"}
 MEMORY = registry.spec_for("toy/memory")
@@ -47,7 +47,7 @@ def test_central_equals_local_bit_for_bit_in_serial(tmp_path: Path, algorithm: s
     schedule = algorithms.load(algorithm).SYSTEM.schedules[0]
     for inference in ("local", "central"):
         topology = {"schedule": schedule, "num_actors": 2, "envs_per_actor": 4, "inference": inference}
-        values = merged(BASE, {"algorithm": algorithm, "topology": topology}) | {"hyperparameters": small(algorithm)}
+        values = merged(base_of(algorithm), {"topology": topology})
         train(parse_run_config(values), tmp_path / inference, quiet=True)
     pd.testing.assert_frame_equal(curves(tmp_path / "local"), curves(tmp_path / "central"), check_exact=True)
 

@@ -1,4 +1,4 @@
-"""Plants the mutants of `mutants.py` and `more_mutants.py` in a copy of the package, one by one: do tests find them?
+"""Plants the mutants of this folder's files in a copy of the package, one by one: do tests find them?
 
     python -m tests.mutation                    all, against the tests that each names
     python -m tests.mutation NAME ...           some of them
@@ -28,10 +28,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.mutation.d4pg_mutants import D4PG
 from tests.mutation.more_mutants import OWN
 from tests.mutation.mutants import AUDITED, Mutant
 
-MUTANTS = AUDITED + OWN
+MUTANTS = AUDITED + OWN + D4PG
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 170.0

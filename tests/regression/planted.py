@@ -20,7 +20,7 @@ import torch
 from ddrl import types
 from ddrl.algorithms import a3c, apex_dqn, ga3c, gorila, impact, impala, ppo, r2d2
 from ddrl.coordinator.shared_parameters import LiveParameters
-from ddrl.learners import core, data_parallel, shared_updates
+from ddrl.learners import core, data_parallel, parameter_groups, shared_updates
 from ddrl.losses import vtrace
 from ddrl.replay import queue
 from ddrl.runtimes.ray import launch
@@ -325,18 +325,18 @@ def slowed_queue(seconds: float = 0.1) -> Fault:
 OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
     "v_trace": {
         "wrong sign in V-trace": Fault(vtrace, "vtrace", wrong_sign),
-        "halved learning rate": Fault(core, "set_learning_rate", halved_learning_rate),
+        "halved learning rate": Fault(parameter_groups, "set_learning_rate", halved_learning_rate),
         "dropped last step": Fault(impala, "impala_loss", dropped_last_step),
     },
     "v_trace_lstm": {
-        "rate not decayed": Fault(core, "linear_decay", never_decayed),
+        "rate not decayed": Fault(parameter_groups, "linear_decay", never_decayed),
         "recurrent state forgotten": Fault(impala, "impala_loss", memory_of_unrolls_lost),
         "state of the last episode": Fault(impala, "impala_loss", memory_of_the_last_episode),
     },
     "v_trace_assault": {
-        **unclipped(impala, core),
+        **unclipped(impala, parameter_groups),
         "frames without the frame skip": Fault(core.LearnerCore, "count_to", agent_steps_as_frames),
-        "decay by agent steps": Fault(core, "linear_decay", decayed_by_agent_steps),
+        "decay by agent steps": Fault(parameter_groups, "linear_decay", decayed_by_agent_steps),
     },
     "v_trace_threads": {
         "gradient of a thread lost": Fault(data_parallel, "_backward", lost_thread),
@@ -388,12 +388,12 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "advantages misaligned": Fault(ppo, "prepare", misaligned_advantages),
         "half of the samples": Fault(ppo.Samples, "minibatches", half_of_the_samples),
     },
-    "impact_assault": unclipped(impact, core),
-    "apex_assault": unclipped(apex_dqn, core),
-    "r2d2_assault": unclipped(r2d2, core),
+    "impact_assault": unclipped(impact, parameter_groups),
+    "apex_assault": unclipped(apex_dqn, parameter_groups),
+    "r2d2_assault": unclipped(r2d2, parameter_groups),
     "ga3c_assault": unclipped(ga3c, shared_updates, gradients=False),
     "gorila_assault": unclipped(gorila, shared_updates, gradients=False),
-    "a2c_assault": unclipped(a3c, core),
-    "ppo_assault": unclipped(ppo, core),
+    "a2c_assault": unclipped(a3c, parameter_groups),
+    "ppo_assault": unclipped(ppo, parameter_groups),
 }
 """Golden curve that must differ -> name of the fault -> the fault."""

@@ -23,10 +23,10 @@ FILE = ROOT / points.FOLDER / "power.csv"
 
 def halved() -> None:
     """Every optimizer gets half of the learning rate."""
-    from ddrl.learners import core, shared_updates
+    from ddrl.learners import parameter_groups, shared_updates
 
-    set_learning_rate, linear_decay = core.set_learning_rate, shared_updates.linear_decay
-    core.set_learning_rate = lambda optimizer, rate: set_learning_rate(optimizer, rate / 2)
+    set_learning_rate, linear_decay = parameter_groups.set_learning_rate, shared_updates.linear_decay
+    parameter_groups.set_learning_rate = lambda optimizer, rate: set_learning_rate(optimizer, rate / 2)
     shared_updates.linear_decay = lambda *arguments: linear_decay(*arguments) / 2
 
 

@@ -324,6 +324,25 @@ def test_items_have_the_priority_that_the_learner_gave_them_last() -> None:
     assert by_item(replay) == pytest.approx({item: weight / total for item, weight in expected.items()})
 
 
+def test_items_without_their_own_come_with_the_largest_priority_so_far_which_is_kept() -> None:
+    replay, source = transition_replay(priority_exponent=1.0, first_priority="largest")
+    fill(replay, source, 2)
+    weights = replay.probabilities()[2] * replay._tree.total
+    assert weights.tolist() == pytest.approx([1.0] * replay.size), "whatever the actor said"
+    drawn = replay.sample(1).drawn
+    for priority, largest in ((7.0, 7.0), (0.25, 7.0)):
+        replay.update(drawn, torch.tensor([priority]))
+        known = set(by_item(replay))
+        fill(replay, source, 1)
+        new = {item: p * replay._tree.total for item, p in by_item(replay).items() if item not in known}
+        assert len(new) > 0 and list(new.values()) == pytest.approx([largest] * len(new))
+    copied, source = transition_replay(seed=1, priority_exponent=1.0, first_priority="largest")
+    copied.load_state_dict(replay.state_dict())
+    assert copied._largest == 7.0
+    own, _ = transition_replay(priority_exponent=1.0)
+    assert "largest" not in own.state_dict(), "a checkpoint of other algorithms stays as it is"
+
+
 def test_a_priority_of_0_leaves_a_small_chance() -> None:
     replay, source = transition_replay(priority_exponent=1.0)
     fill(replay, source, 2)

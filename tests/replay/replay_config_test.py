@@ -10,7 +10,7 @@ import pytest
 
 from ddrl.errors import UserError
 from ddrl.replay.items import SequenceCut
-from ddrl.replay.replay_config import ReplayRule, check_replay
+from ddrl.replay.replay_config import ReplayRule, check_discrete, check_replay
 from ddrl.types import EnvSpec
 
 SPEC = EnvSpec("test/flat", (3,), "float32", 3, 1, "test")
@@ -30,7 +30,8 @@ RULE = ReplayRule(
 
 def check(*, spec: EnvSpec = SPEC, num_learners: int = 1, period: int = 100, **changed: Any) -> None:
     config: Any = SimpleNamespace(replay=replace(RULE, **changed), unroll_length=50, actor_update_period=period)
-    check_replay(config, spec, num_learners)
+    check_discrete(spec)
+    check_replay(config, num_learners)
 
 
 def test_a_stream_holds_its_share_of_the_capacity_at_least_two_unrolls_and_the_longest_item() -> None:

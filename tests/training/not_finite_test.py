@@ -14,7 +14,7 @@ from ddrl import algorithms, cli
 from ddrl.environments.toy import ToyEnvs
 from ddrl.training.records import checkpoint
 from ddrl.types import Array, EnvStep
-from tests.runs import BASE, GRADIENTS, merged, small
+from tests.runs import BASE, GRADIENTS, base_of, merged, task_of
 from tests.runtimes.crash import CRASHES, environment_seed
 
 AT = 80
@@ -43,8 +43,7 @@ def poisoned(role: str, field: str, value: float, at: int = AT) -> Any:
 def run_of(tmp_path: Path, algorithm: str, **overrides: Any) -> tuple[Path, dict[str, Any]]:
     """A configuration's file, and the directory that it is trained in."""
     columns = 1 if algorithm in GRADIENTS else 4
-    values = merged(BASE, {"algorithm": algorithm, "checkpoint": {"period_frames": 50}, "env_frames": 4000} | overrides)
-    values["hyperparameters"] = small(algorithm)
+    values = merged(base_of(algorithm), {"checkpoint": {"period_frames": 50}, "env_frames": 4000} | overrides)
     values["topology"] |= {"envs_per_actor": columns, "schedule": algorithms.load(algorithm).SYSTEM.schedules[0]}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
@@ -74,7 +73,8 @@ def test_every_algorithm_ends_with_one_line_and_keeps_what_was_saved(
     assert cli.main(["train", str(path), "--quiet", "--directory", str(tmp_path / "run")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     last, what = values["topology"]["envs_per_actor"] - 1, f"{field}[0]" if field == "observation" else field
-    name = f"ddrl: actor 1, environment toy/catch, environment seed {environment_seed('actor', BASE['seed'])}"
+    seed = environment_seed("actor", BASE["seed"])
+    name = f"ddrl: actor 1, environment {task_of(algorithm)}, environment seed {seed}"
     assert line.startswith(f"{name}: step {AT} of this process, column {last} of {last + 1}: the {what} is ")
     allowed = "allowed: finite numbers within 1e+12 of 0; the actions before it were finite"
     assert line.endswith(f" is {value:g}; {allowed}")

@@ -23,7 +23,7 @@ from ddrl.training.records import manifest as provenance_module
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run
 from ddrl.training.run_records import RunRecords
-from tests.runs import BASE, REPLAY, REPLAYING, config, curves, local_run, merged, small
+from tests.runs import BASE, REPLAY, REPLAYING, base_of, config, curves, local_run, merged, small
 
 SYNCHRONOUS = {"schedule": "synchronous", "num_actors": 2, "envs_per_actor": 4}
 
@@ -137,8 +137,7 @@ def test_a_serial_run_cut_again_and_again_resumes_to_the_same_bits(
 
 def small_config(**overrides: Any) -> RunConfig:
     """The base configuration of another algorithm, with its own small hyperparameters."""
-    values = merged(BASE, overrides)
-    return parse_run_config(values | {"hyperparameters": small(values["algorithm"])})
+    return parse_run_config(merged(base_of(overrides["algorithm"]), overrides))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from ddrl.environments.base import registry
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.evaluation import Evaluations
-from tests.runs import BASE, GRADIENTS, curves, merged, small
+from tests.runs import BASE, GRADIENTS, curves, merged, small, task_of
 from tests.training.turns import interrupted_after
 
 TINY = merged(BASE, {"env_frames": 80, "recording": {"period_frames": 40}, "checkpoint": {"period_frames": 1000}})
@@ -38,6 +38,7 @@ def of(algorithm: str) -> RunConfig:
     if "synchronous" in algorithms.load(algorithm).SYSTEM.schedules:
         values["topology"]["schedule"] = "synchronous"
     batch = {} if algorithm in GRADIENTS else {"batch_size": 4}
+    values["environment"] = {"name": task_of(algorithm)}
     return parse_run_config(merged(TINY, values) | {"hyperparameters": small(algorithm) | batch})
 
 

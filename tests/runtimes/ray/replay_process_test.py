@@ -28,7 +28,7 @@ from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.learner_node import LearnerNode, make_replay
 from ddrl.training.records import checkpoint
 from ddrl.types import Experience
-from tests.runs import BASE, REPLAYING, curves, merged, small
+from tests.runs import REPLAYING, base_of, curves, merged
 from tests.runtimes.ray import clusters
 
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # in processes of a run, too
@@ -39,8 +39,7 @@ QUIET = {"evaluation": {"period_frames": None, "final_episodes": 4}, "recording"
 
 def chosen(algorithm: str = "apex_dqn", **changes: Any) -> RunConfig:
     """A small run of `algorithm` whose replay has a process of its own."""
-    base = merged(BASE, QUIET | {"algorithm": algorithm, "topology": OWN}) | {"hyperparameters": small(algorithm)}
-    return parse_run_config(merged(base, changes))
+    return parse_run_config(merged(merged(base_of(algorithm), QUIET | {"topology": OWN}), changes))
 
 
 def parts(directory: Path) -> list[Path]:
@@ -187,9 +186,9 @@ def made(algorithm: str, number: int, actor: int = 0) -> list[Experience]:
 
 def free(algorithm: str) -> RunConfig:
     """Whose actors and learner never wait for each other."""
-    hyperparameters = {key: value for key, value in small(algorithm).items() if key not in LIMITS}
-    base = merged(BASE, QUIET | {"algorithm": algorithm, "topology": OWN}) | {"hyperparameters": hyperparameters}
-    return parse_run_config(base)
+    base = merged(base_of(algorithm), QUIET | {"topology": OWN})
+    hyperparameters = {key: value for key, value in base["hyperparameters"].items() if key not in LIMITS}
+    return parse_run_config(base | {"hyperparameters": hyperparameters})
 
 
 def assert_same(one: Any, other: Any) -> None:

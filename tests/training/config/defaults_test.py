@@ -27,8 +27,8 @@ TASKS = {
 IMPOSSIBLE = {
     (algorithm, "mujoco/HalfCheetah-v5"): "has continuous actions"
     for algorithm in ("apex_dqn", "ga3c", "gorila", "r2d2")
-}
-"""By nature: values of each action, or probabilities to which an epsilon is added."""
+} | {("d4pg", task): "has discrete actions" for task, kind in TASKS.items() if kind != "continuous actions"}
+"""By nature: values of each action, probabilities to which an epsilon is added, or a deterministic policy."""
 
 
 def minimal(algorithm: str, task: str, **more: Any) -> RunConfig:

@@ -1,0 +1,183 @@
+"""Faults of D4PG: its losses, its projection, its target networks, its noise and what its actors get."""
+
+from __future__ import annotations
+
+from tests.mutation.mutants import mutant
+
+D4PG_FILE = "ddrl/algorithms/d4pg.py"
+CATEGORICAL = "ddrl/losses/categorical.py"
+LOSSES = "tests/losses/categorical_test.py"
+TESTS = "tests/algorithms/d4pg_test.py"
+
+D4PG = (
+    mutant(
+        "d4pg_policy_goes_down",
+        "the policy moves to the worst actions",
+        D4PG_FILE,
+        "return -(slope * actions).sum(dim=-1), value.detach()",
+        "return (slope * actions).sum(dim=-1), value.detach()",
+        f"{TESTS}::test_one_loss_has_the_gradients_of_two_separate_optimisers",
+    ),
+    mutant(
+        "d4pg_farther_atom_gets_more",
+        "a shifted atom's probability goes to the farther neighbour",
+        CATEGORICAL,
+        "    above_share = place - below\n",
+        "    above_share = 1 - (place - below)\n",
+        LOSSES,
+    ),
+    mutant(
+        "d4pg_returns_beyond_the_ends_are_lost",
+        "what falls beyond an atom's end has no probability",
+        CATEGORICAL,
+        "    shifted = (returns.unsqueeze(-1) + scale.unsqueeze(-1) * atoms).clamp(v_min, v_max)\n",
+        "    shifted = (returns.unsqueeze(-1) + scale.unsqueeze(-1) * atoms).clamp(v_min, v_max) * (\n"
+        "        1 - 0.5 * (returns.unsqueeze(-1) > v_max)\n    )\n",
+        LOSSES,
+    ),
+    mutant(
+        "d4pg_critic_learns_from_the_policy_s_loss",
+        "the critic's parameters get the gradient of the policy's loss",
+        D4PG_FILE,
+        "return -(slope * actions).sum(dim=-1), value.detach()",
+        "return -values(network.critic(observation, actions), config), value.detach()",
+        f"{TESTS}::test_one_loss_has_the_gradients_of_two_separate_optimisers",
+    ),
+    mutant(
+        "d4pg_no_target_critic",
+        "the target comes from the critic that is being learned",
+        D4PG_FILE,
+        "next_output = target_network.critic(part.next_observation,",
+        "next_output = network.critic(part.next_observation,",
+        f"{TESTS}::test_the_critic_s_loss_is_the_cross_entropy_with_the_projected_target",
+    ),
+    mutant(
+        "d4pg_no_target_policy",
+        "the target has the action of the policy that is being learned",
+        D4PG_FILE,
+        "target_network.actions(part.next_observation))",
+        "network.actions(part.next_observation))",
+        f"{TESTS}::test_the_critic_s_loss_is_the_cross_entropy_with_the_projected_target",
+    ),
+    mutant(
+        "d4pg_discount_of_one_step",
+        "what follows n steps is discounted once",
+        D4PG_FILE,
+        "scale = (config.discount ** part.steps.float()).masked_fill(over, 0.0)",
+        "scale = (config.discount ** torch.ones_like(part.td_error)).masked_fill(over, 0.0)",
+        f"{TESTS}::test_the_critic_of_the_mean_has_half_the_squared_error",
+    ),
+    mutant(
+        "d4pg_termination_bootstraps",
+        "a terminal state is worth what the critic says of it",
+        D4PG_FILE,
+        ".masked_fill(over, 0.0)",
+        "",
+        f"{TESTS}::test_the_critic_s_loss_is_the_cross_entropy_with_the_projected_target",
+    ),
+    mutant(
+        "d4pg_truncation_does_not_bootstrap",
+        "an episode that was cut is worth nothing after the cut",
+        D4PG_FILE,
+        'over = part.terminated if config.time_limits == "bootstrap" else part.ended',
+        "over = part.ended",
+        f"{TESTS}::test_the_critic_s_loss_is_the_cross_entropy_with_the_projected_target",
+    ),
+    mutant(
+        "d4pg_weights_reach_the_policy",
+        "importance weights scale the policy's loss too",
+        D4PG_FILE,
+        "return weight * (weighted.sum() + policy_loss.sum()), {",
+        "return weight * (weighted.sum() + (part.drawn.weight * policy_loss).sum()), {",
+        f"{TESTS}::test_one_loss_has_the_gradients_of_two_separate_optimisers",
+    ),
+    mutant(
+        "d4pg_always_the_next_observation",
+        "the policy's gradient is that where the transition leads to",
+        D4PG_FILE,
+        'at_next = config.policy_gradient_at == "next_observation"',
+        "at_next = True",
+        f"{TESTS}::test_one_loss_has_the_gradients_of_two_separate_optimisers",
+    ),
+    mutant(
+        "d4pg_actors_never_get_the_target_policy",
+        "act_with has no effect",
+        "ddrl/learners/replay_learner.py",
+        "self.core.publish(self._published)",
+        "self.core.publish()",
+        f"{TESTS}::test_actors_get_the_parameters_of_the_policy_or_of_the_target_policy",
+    ),
+    mutant(
+        "d4pg_new_transitions_have_a_priority_of_1",
+        "new transitions are hardly drawn where errors are large",
+        "ddrl/replay/prioritized.py",
+        "priorities = np.full_like(priorities, self._largest)",
+        "priorities = np.ones_like(priorities)",
+        "tests/replay/prioritized_test.py",
+        f"{TESTS}::test_new_transitions_have_the_largest_priority_so_far_or_all_have_the_same",
+    ),
+    mutant(
+        "d4pg_largest_priority_is_forgotten",
+        "a continued run gives new transitions another priority",
+        "ddrl/replay/prioritized.py",
+        'self._largest = float(state.get("largest", 1.0))',
+        "self._largest = 1.0",
+        "tests/replay/prioritized_test.py",
+    ),
+    mutant(
+        "d4pg_noise_leaves_the_bounds",
+        "the replay holds actions that the environment never made",
+        "ddrl/actors/exploration.py",
+        "return (mean + self.sigmas * noise).clamp(-1.0, 1.0)",
+        "return mean + self.sigmas * noise",
+        "tests/actors/exploration_test.py",
+    ),
+    mutant(
+        "d4pg_evaluations_are_noisy",
+        "an evaluation plays with an actor's noise",
+        "ddrl/actors/exploration.py",
+        "return GaussianNoise([0.0] if envs is None else",
+        "return GaussianNoise(ladder[:1] if envs is None else",
+        "tests/actors/exploration_test.py",
+    ),
+    mutant(
+        "d4pg_one_bound_for_both_networks",
+        "the policy's gradient is bounded by the critic's bound",
+        D4PG_FILE,
+        "policy, config.policy_optimizer, config.policy_max_grad_norm)",
+        "policy, config.policy_optimizer, config.max_grad_norm)",
+        f"{TESTS}::test_each_network_has_its_own_optimizer_and_its_own_bound",
+    ),
+    mutant(
+        "d4pg_states_of_optimizers_are_exchanged",
+        "a continued run gives the policy the critic's moments",
+        "ddrl/learners/parameter_groups.py",
+        "{key: parts[number] for key, parts in state.items()}",
+        "{key: parts[-1 - number] for key, parts in state.items()}",
+        "tests/learners/parameter_groups_test.py",
+    ),
+    mutant(
+        "d4pg_action_always_enters_the_first_layer",
+        "action_input has no effect",
+        "ddrl/networks/deterministic.py",
+        "self.action_layer = ACTION_INPUTS.index(action_input)",
+        "self.action_layer = 0",
+        "tests/networks/deterministic_test.py",
+    ),
+    mutant(
+        "d4pg_critic_is_not_normalised",
+        "layer_norm holds for the policy alone",
+        "ddrl/networks/deterministic.py",
+        "if number == 0 and self.norm is not None:",
+        "if number < 0 and self.norm is not None:",
+        "tests/networks/deterministic_test.py",
+    ),
+    mutant(
+        "d4pg_slope_is_not_bounded_by_its_norm",
+        "short slopes are lengthened to the bound",
+        "ddrl/losses/policy_gradient.py",
+        "return slope * (bound / norm.clamp(min=bound))",
+        "return slope * (bound / norm.clamp(min=1e-6))",
+        "tests/losses/policy_gradient_test.py",
+    ),
+)
