@@ -17,8 +17,8 @@ SUITE, ABLATIONS, ACTORS = "control_suite", "ablations", "actors"
 PUBLISHED_FRAMES = 100_000_000
 AGENTS = {"d4pg": Variant("D4PG")}
 MARKS = {
-    "state": Mark("published, from the state", PUBLISHED_FRAMES),
-    "pixels": Mark("published, from pixels", PUBLISHED_FRAMES, filled=False),
+    "state": Mark("published, from the state", PUBLISHED_FRAMES, short="from the state"),
+    "pixels": Mark("published, from pixels", PUBLISHED_FRAMES, filled=False, short="from pixels"),
 }
 PANELS = Panels(end=2.5 * PUBLISHED_FRAMES, height=1.9)
 COMPONENTS = {
