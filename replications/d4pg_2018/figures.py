@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from ddrl.analysis.figures import games, panels, plots
 from ddrl.analysis.figures.games import Mark, Panels, Variant
-from ddrl.analysis.figures.plots import BLUE, DASHES, GREEN, NAMES, ORANGE, PURPLE, VERMILLION, Style
+from ddrl.analysis.figures.plots import BLUE, DASHES, GREEN, GREY, NAMES, ORANGE, PURPLE, VERMILLION, Style
 
 SUITE, ABLATIONS, ACTORS = "control_suite", "ablations", "actors"
 PUBLISHED_FRAMES = 100_000_000
@@ -113,13 +113,14 @@ def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str)
 
 def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
     """Frames per second of training against actors, both logarithmic; dotted: proportional to the fewest actors."""
-    counts, handles = sorted(set(runs["num_actors"])), []
-    tasks = dict(zip(sorted(set(runs["env_label"])), (BLUE, ORANGE, GREEN, PURPLE), strict=False))
-    for (origin, machine, task), part in runs.groupby(["origin", "cpu", "env_label"], sort=True):
-        filled = plots.is_filled(str(origin))
-        plots.speeds(axes, part, tasks[str(task)], counts, filled=filled)
-        label = f"{NAMES[str(origin)]}, {task}: {machine}"
-        handles.append(plots.handle(label, tasks[str(task)], marker="o", filled=filled))
+    counts, machines = sorted(set(runs["num_actors"])), set(zip(runs["origin"], runs["cpu"], strict=True))
+    colours = dict(zip(sorted(set(runs["env_label"])), (BLUE, ORANGE, GREEN, PURPLE), strict=False))
+    for (origin, task), part in runs.groupby(["origin", "env_label"], sort=True):
+        plots.speeds(axes, part, colours[str(task)], counts, filled=plots.is_filled(str(origin)))
+    handles = [plots.handle(task, colour, dashes="-") for task, colour in colours.items()]
+    for origin, machine in sorted(machines, reverse=True):
+        text = f"{NAMES[str(origin)]}: {machine}"
+        handles.append(plots.handle(text, GREY, marker="o", filled=plots.is_filled(str(origin))))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(counts))
@@ -128,7 +129,8 @@ def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 1000 else f"{value:g}")
     axes.set_title("Speed")
-    axes.legend(handles=handles, fontsize=6, loc="upper left", handletextpad=0.1)
+    place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1, "handletextpad": 0.3}
+    axes.legend(handles=handles, fontsize=6, ncols=min(3, len(handles)), **place)
     axes.set_xlabel("actors")
     axes.set_ylabel("frames per second")
     axes.grid(axis="y")
