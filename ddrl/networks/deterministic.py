@@ -61,10 +61,8 @@ class Critic(nn.Module):
             if number == self.action_layer:
                 x = torch.cat([x, action.to(x.dtype)], dim=-1)
             x = layer.forward(x)
-            if number == 0 and self.norm is not None:
-                x = torch.tanh(self.norm.forward(x))
-            else:
-                x = self.activation(x)
+            norm = self.norm if number == 0 else None
+            x = self.activation(x) if norm is None else torch.tanh(norm.forward(x))
         out: Tensor = self.output.forward(x)
         return out.float()
 
