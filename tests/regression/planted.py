@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from ddrl import types
-from ddrl.algorithms import a3c, apex_dqn, ga3c, gorila, impact, impala, ppo, r2d2
+from ddrl.algorithms import a3c, apex_dqn, d4pg, ga3c, gorila, impact, impala, ppo, r2d2
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners import core, data_parallel, parameter_groups, shared_updates
 from ddrl.losses import vtrace
@@ -252,6 +252,11 @@ def memory_of_the_last_episode(right: Function) -> Function:
     return lambda net, batch, *others: right(net, replaced(batch, start=torch.zeros_like(batch.start)), *others)
 
 
+def any_slope(right: Function) -> Function:
+    """The critic's slope by the action is not bounded."""
+    return lambda slope, bound, **options: slope
+
+
 def any_reward(right: Function) -> Function:
     """Rewards are learned from as they are, whatever the configuration clips."""
     return lambda rewards, reward_clipping: rewards
@@ -387,6 +392,11 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
     "ppo_track": {
         "advantages misaligned": Fault(ppo, "prepare", misaligned_advantages),
         "half of the samples": Fault(ppo.Samples, "minibatches", half_of_the_samples),
+    },
+    "d4pg_track": {
+        "importance weights dropped": Fault(d4pg, "d4pg_loss", unweighted_items),
+        "slope of the critic not bounded": Fault(d4pg, "action_gradients", any_slope),
+        "gradients not clipped": Fault(parameter_groups, "clip_global_norm", any_norm),
     },
     "impact_assault": unclipped(impact, parameter_groups),
     "apex_assault": unclipped(apex_dqn, parameter_groups),

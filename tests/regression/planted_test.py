@@ -20,6 +20,7 @@ from ddrl.replay.queue import UnrollQueue
 from tests.regression import planted, planted_evidence
 from tests.regression.planted import OF_LEARNING, Fault
 from tests.regression.used import used_by_papers
+from tests.runs import DISCRETE
 from tests.unrolls import make_unroll
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,8 @@ def test_clipping_is_left_out_for_every_algorithm_that_clips() -> None:
             if golden.read(ROOT / golden.FOLDER / f"{curve}.json")["config"]["algorithm"] == name
             for fault in of_curve
         }
-        assert "rewards not clipped" in faults, name
+        if name in DISCRETE:
+            assert "rewards not clipped" in faults, f"{name}: rewards above 1 are in games alone"
         if algorithms.load(name).Config().max_grad_norm is not None:
             assert "gradients not clipped" in faults, name
 
