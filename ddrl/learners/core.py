@@ -101,7 +101,15 @@ class GradientStep:
         self.state_dict, self.load_state_dict = self._optimizer.state_dict, self._optimizer.load_state_dict
 
     def step(
-        self, loss: PartLoss[AnyBatch], batch: AnyBatch, *, valid_steps: int, mean: bool, env_frames: int, where: str
+        self,
+        loss: PartLoss[AnyBatch],
+        batch: AnyBatch,
+        *,
+        valid_steps: int,
+        mean: bool,
+        env_frames: int,
+        where: str,
+        rate_factor: float = 1.0,
     ) -> Metrics:
         """Make one gradient step; return the metrics per valid step, the gradient's norm and the learning rate.
 
@@ -112,6 +120,7 @@ class GradientStep:
             mean: weigh each step by 1 / (valid steps of all learners) instead of 1.
             env_frames: for the learning-rate schedule.
             where: names the update in the error.
+            rate_factor: multiplies the learning rate of this step.
 
         Raises `NonFiniteError` if a loss or the gradient is NaN or infinite.
         """
@@ -128,7 +137,8 @@ class GradientStep:
         metrics["gradient_norm"] = float(clip_global_norm(self._parameters, self._config.max_grad_norm))
         check_finite(metrics, where=where)
         optimizer = self._config.optimizer
-        metrics["learning_rate"] = linear_decay(optimizer.learning_rate, env_frames, optimizer.decay_frames)
+        learning_rate = linear_decay(optimizer.learning_rate, env_frames, optimizer.decay_frames)
+        metrics["learning_rate"] = rate_factor * learning_rate
         set_learning_rate(self._optimizer, metrics["learning_rate"])
         self._optimizer.step()
         return metrics
@@ -214,7 +224,19 @@ class LearnerCore(Generic[Network]):
         self.count(fresh)
         return metrics
 
-    def descend(self, loss: PartLoss[AnyBatch], batch: AnyBatch, valid_steps: int, *, mean: bool = True) -> Metrics:
+    def total(self, value: float) -> float:
+        """Return the sum of a number over all learners."""
+        return self._gradient.total(value)
+
+    def descend(
+        self,
+        loss: PartLoss[AnyBatch],
+        batch: AnyBatch,
+        valid_steps: int,
+        *,
+        mean: bool = True,
+        rate_factor: float = 1.0,
+    ) -> Metrics:
         """Make one gradient step of the present update (see `GradientStep.step`)."""
         return self._gradient.step(
             loss,
@@ -223,6 +245,7 @@ class LearnerCore(Generic[Network]):
             mean=mean,
             env_frames=self.env_frames,
             where=self.this_update(),
+            rate_factor=rate_factor,
         )
 
     def update(self, loss: PartLoss[Unroll], batch: Unroll, *, mean: bool) -> Metrics:
