@@ -188,7 +188,7 @@ def free(algorithm: str) -> RunConfig:
     """Whose actors and learner never wait for each other."""
     base = merged(base_of(algorithm), QUIET | {"topology": OWN})
     hyperparameters = {key: value for key, value in base["hyperparameters"].items() if key not in LIMITS}
-    return parse_run_config(base | {"hyperparameters": hyperparameters})
+    return parse_run_config(base | {"hyperparameters": hyperparameters | {"samples_per_insert": None}})
 
 
 def assert_same(one: Any, other: Any) -> None:
