@@ -18,7 +18,7 @@ from ddrl.training import builder as building
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig, parse_run_config
 from ddrl.training.run import Run
-from tests.runs import BASE, curves, local_run, merged, small
+from tests.runs import DISCRETE, base_of, curves, local_run, merged
 
 EVALUATION = {"period_frames": 150, "episodes": 2, "final_episodes": 6}
 
@@ -39,10 +39,10 @@ def vector(network: Any) -> torch.Tensor:
 def config_of(name: str, **overrides: Any) -> RunConfig:
     inference = {"inference": "central"} if name == "ga3c" else {}
     alone = {"envs_per_actor": 1} if name in ("a3c", "gorila") else {}
-    keys = {"algorithm": name, "env_frames": 400, "evaluation": EVALUATION, "topology": inference | alone}
-    values = merged(merged(BASE, keys), overrides)
+    keys = {"env_frames": 400, "evaluation": EVALUATION, "topology": inference | alone}
+    values = merged(merged(base_of(name), keys), overrides)
     values["topology"]["schedule"] = load(name).SYSTEM.schedules[0]
-    return parse_run_config(values | {"hyperparameters": small(name)})
+    return parse_run_config(values)
 
 
 @contextmanager
@@ -119,7 +119,16 @@ def test_the_first_observations_of_an_evaluation_are_those_of_no_actor(index: in
     assert all(not np.array_equal(own, other) for other in [*actors, *others])
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_an_evaluation_of_a_deterministic_policy_has_no_noise() -> None:
+    builder = Builder(config_of("d4pg"), torch.device("cpu"))
+    outputs = torch.tensor([[0.25, -1.0], [-0.5, -1.0]])  # means and the log of the noise
+    network: Any = builder.network()
+    assert builder.sampler(network, None)(outputs, torch_generator(0, "test")).tolist() == [[0.25], [-0.5]]
+    training = builder.sampler(network, range(2))(outputs, torch_generator(0, "test"))
+    assert (training != outputs[:, :1]).all()
+
+
+@pytest.mark.parametrize("name", DISCRETE)
 def test_an_evaluation_acts_as_in_training_or_with_the_epsilon_that_the_key_says(name: str) -> None:
     builder = Builder(config_of(name), torch.device("cpu"))
     network: Any = builder.network()
