@@ -50,7 +50,7 @@ class PrioritizedReplay:
         self.inserted_steps = 0
         """Agent steps so far, without dead ones."""
         self._largest = 1.0
-        """The largest priority so far, at least 1: where items come without their own."""
+        """The largest priority so far, at least 1; only kept where new items get it."""
         self._writers: set[int] = set()
         self._frozen = False
         self._changed = ClosableCondition()
@@ -218,7 +218,8 @@ class PrioritizedReplay:
         with self._changed:
             present = (self._item_step[slots] == steps) & (self._tree[slots] > 0)
             self._tree.set(slots[present], self._weights(new[present]))
-            self._largest = max(self._largest, float(new.max(initial=0.0)))
+            if self._rule.first_priority == "largest":
+                self._largest = max(self._largest, float(new.max(initial=0.0)))
 
     def probabilities(self) -> tuple[Array, Array, Array]:
         """Return streams [N], first steps [N] and probabilities [N] of all items."""

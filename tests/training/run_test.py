@@ -180,7 +180,7 @@ def test_a_continued_run_has_its_replay_or_refills_it_before_it_learns(
 
 
 def test_a_replay_is_refilled_only_where_there_is_one_and_nothing_promises_the_same_bits() -> None:
-    for overrides in ({"algorithm": "apex_dqn"}, {"topology": {"runtime": "threads"}}):
+    for overrides in ({"algorithm": "apex_dqn"}, {"algorithm": "impala", "topology": {"runtime": "threads"}}):
         with pytest.raises(UserError, match=r"checkpoint\.replay.* may be refilled only with a prioritized replay"):
             small_config(**overrides | {"checkpoint": {"replay": "refilled"}})
 
