@@ -178,6 +178,7 @@ class Unroll:
     index: torch.Tensor  # [B] int64: how many unrolls that actor had made before
     initial_state: RecurrentState  # each [B, ...]: before step 0
     returns: tuple[torch.Tensor, ...] = ()  # one [T, B] float32 where the actor computes them (GA3C); else none
+    values: tuple[torch.Tensor, ...] = ()  # one [T, B] float32, V(o_t) as predicted while acting (APPO); else none
 
     @property
     def length(self) -> int:
@@ -203,6 +204,10 @@ class Unroll:
     def columns(self, start: int, stop: int) -> Unroll:
         """Return columns start..stop-1 as views."""
         return self._map(lambda tensor, axis: tensor.narrow(axis, start, stop - start))
+
+    def chosen(self, indices: torch.Tensor) -> Unroll:
+        """Return copies of the columns of these indices [m] int64, in their order."""
+        return self._map(lambda tensor, axis: tensor.index_select(axis, indices))
 
     def to(self, device: torch.device) -> Unroll:
         """Return the same unroll on `device`."""

@@ -49,6 +49,7 @@ REPLAY: dict[str, Any] = {
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_epochs": 2, "num_minibatches": 2},
     "impact": {"num_slots": 2, "num_traversals": 2},
+    "appo": {"num_epochs": 2, "num_minibatches": 2},
     "gorila": {
         "replay_capacity": 800,
         "min_replay_size": 16,

@@ -57,13 +57,19 @@ class UnrollCollector:
         return self._last_step
 
     def collect(
-        self, length: int, states: list[RecurrentState] | None = None, values: list[torch.Tensor] | None = None
+        self,
+        length: int,
+        states: list[RecurrentState] | None = None,
+        values: list[torch.Tensor] | None = None,
+        *,
+        last_value: bool = True,
     ) -> Unroll:
         """Return the next unroll of `length` transitions.
 
         Appends the recurrent state before each transition to `states`, if given, and the values [B] that the policy
         predicted at each of the `length` + 1 observations to `values`, if given. For the last value the policy already
-        acts, and the next unroll starts with that action; so the policy must have no recurrent state.
+        acts, and the next unroll starts with that action; so the policy must have no recurrent state. Without
+        `last_value` there are `length` values.
         """
         env, policy = self.env, self.policy
         initial_state = tuple(part.cpu().clone() for part in policy.state)
@@ -90,7 +96,7 @@ class UnrollCollector:
             if np.count_nonzero(step.start):
                 self._abandon(step.start & ~step.valid & ~before.ended, arrays, t)
             self._count_episodes(step)
-        if values is not None:
+        if values is not None and last_value:
             self._acted = policy.answer(inputs)
             values.append(self._acted.value)
         actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self.next_index))
@@ -200,8 +206,14 @@ class UnrollActor:
         params: Parameters,
         queue: Queue,
         process: Callable[[Unroll, list[Tensor]], Unroll] | None = None,
+        *,
+        last_value: bool = True,
     ) -> None:
-        """`process` changes an unroll before it is sent, given the T + 1 values [B] predicted while acting."""
+        """`process` changes an unroll before it is sent, given the T + 1 values [B] predicted while acting.
+
+        Without `last_value` it gets T values.
+        """
+        self._last_value = last_value
         self._length = config.unroll_length
         self._collector = collector
         self._params = params
@@ -219,7 +231,9 @@ class UnrollActor:
         self._collector.policy.pull(self._params, self._collector.next_index)  # 1  mu <- pi
         values: list[Tensor] = []
         # 2  x, a, r, mu(a|x), and the initial recurrent state
-        unroll = self._collector.collect(self._length, values=values if self._process else None)
+        unroll = self._collector.collect(
+            self._length, values=values if self._process else None, last_value=self._last_value
+        )
         self._queue.insert(self._process(unroll, values) if self._process else unroll)  # 3  send the trajectory
 
     def state_dict(self) -> dict[str, Any]:

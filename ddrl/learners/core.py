@@ -100,7 +100,15 @@ class GradientStep:
         self.state_dict, self.load_state_dict = self._optimizers.state_dict, self._optimizers.load_state_dict
 
     def step(
-        self, loss: PartLoss[AnyBatch], batch: AnyBatch, *, valid_steps: int, mean: bool, env_frames: int, where: str
+        self,
+        loss: PartLoss[AnyBatch],
+        batch: AnyBatch,
+        *,
+        valid_steps: int,
+        mean: bool,
+        env_frames: int,
+        where: str,
+        rate_factor: float = 1.0,
     ) -> Metrics:
         """Make one gradient step; return the metrics per valid step, the gradient's norm and the learning rate.
 
@@ -111,6 +119,7 @@ class GradientStep:
             mean: weigh each step by 1 / (valid steps of all learners) instead of 1.
             env_frames: for the learning-rate schedule.
             where: names the update in the error.
+            rate_factor: multiplies the learning rate of this step.
 
         Raises `NonFiniteError` if a loss or the gradient is NaN or infinite.
         """
@@ -126,7 +135,7 @@ class GradientStep:
         metrics = {name: self.total(value) / all_steps for name, value in metrics.items()}
         metrics |= self._optimizers.clip()
         check_finite(metrics, where=where)
-        return metrics | self._optimizers.step(env_frames)
+        return metrics | self._optimizers.step(env_frames, rate_factor)
 
     def total(self, value: float) -> float:
         """Return the sum of a number over all learners."""
@@ -211,7 +220,19 @@ class LearnerCore(Generic[Network]):
         self.count(fresh)
         return metrics
 
-    def descend(self, loss: PartLoss[AnyBatch], batch: AnyBatch, valid_steps: int, *, mean: bool = True) -> Metrics:
+    def total(self, value: float) -> float:
+        """Return the sum of a number over all learners."""
+        return self._gradient.total(value)
+
+    def descend(
+        self,
+        loss: PartLoss[AnyBatch],
+        batch: AnyBatch,
+        valid_steps: int,
+        *,
+        mean: bool = True,
+        rate_factor: float = 1.0,
+    ) -> Metrics:
         """Make one gradient step of the present update (see `GradientStep.step`)."""
         return self._gradient.step(
             loss,
@@ -220,6 +241,7 @@ class LearnerCore(Generic[Network]):
             mean=mean,
             env_frames=self.env_frames,
             where=self.this_update(),
+            rate_factor=rate_factor,
         )
 
     def update(self, loss: PartLoss[Unroll], batch: Unroll, *, mean: bool) -> Metrics:

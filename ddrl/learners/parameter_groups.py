@@ -67,12 +67,17 @@ class GroupOptimizers:
         own = {f"gradient_norm_{group.name}": norm for group, norm in zip(self._groups, norms, strict=True)}
         return {"gradient_norm": math.hypot(*norms)} | own
 
-    def step(self, env_frames: int) -> Metrics:
-        """Make one update of each group; return the learning rates, by metric: that of the first one has no name."""
+    def step(self, env_frames: int, rate_factor: float = 1.0) -> Metrics:
+        """Make one update of each group; return the learning rates, by metric: that of the first one has no name.
+
+        Args:
+            env_frames: what learning rates that decay go by.
+            rate_factor: multiplies all of them.
+        """
         rates: Metrics = {}
         for number, (group, optimizer) in enumerate(zip(self._groups, self._optimizers, strict=True)):
             settings = group.optimizer
-            rate = linear_decay(settings.learning_rate, env_frames, settings.decay_frames)
+            rate = rate_factor * linear_decay(settings.learning_rate, env_frames, settings.decay_frames)
             rates[f"learning_rate_{group.name}" if number else "learning_rate"] = rate
             set_learning_rate(optimizer, rate)
             optimizer.step()

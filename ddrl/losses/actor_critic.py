@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,18 @@ def entropy_with_epsilon(logits: Tensor, epsilon: float) -> Tensor:
     pi = logits.softmax(dim=-1)
     log_pi = torch.log(pi + epsilon) if epsilon else logits.log_softmax(dim=-1).masked_fill(pi == 0, 0.0)
     return -(pi * log_pi).sum(dim=-1)
+
+
+def symmetric_kl_to_uniform(logits: Tensor, bound: float) -> Tensor:
+    """Return min(bound, (KL(pi || u) + KL(u || pi)) / 2), [...] nats, of logits [..., A]; u is the uniform policy.
+
+    The exploration term of alex-petrenko/sample-factory (`symmetric_kl_with_uniform_prior`); 0 only for the uniform
+    policy. Beyond the bound, as where an action is impossible, no gradient flows.
+    """
+    log_pi, log_u = logits.log_softmax(dim=-1), -math.log(logits.shape[-1])
+    pi, apart = log_pi.exp(), log_pi - log_u
+    forward = (pi * apart.masked_fill(pi == 0, 0.0)).sum(dim=-1)
+    return (0.5 * (forward - apart.mean(dim=-1))).clamp(max=bound)
 
 
 def value_loss(values: Tensor, targets: Tensor) -> Tensor:

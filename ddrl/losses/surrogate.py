@@ -1,4 +1,4 @@
-"""Clipped surrogate objectives of PPO (Schulman et al. 2017) and IMPACT (Luo et al. 2020), per step, [...].
+"""Clipped surrogate objectives of PPO, IMPACT (Luo et al. 2020) and APPO (Petrenko et al. 2020), per step, [...].
 
 Only the learner's own policy and values get a gradient.
 """
@@ -16,6 +16,8 @@ from ddrl.losses.actor_critic import value_loss
 
 Ratio = Literal["worker", "target", "target_worker_clipping"]
 RATIOS: tuple[Ratio, ...] = ("worker", "target", "target_worker_clipping")
+ClipBounds = Literal["symmetric", "reciprocal"]
+"""Between which bounds a ratio is not clipped: [1 - epsilon, 1 + epsilon], or [1 / (1 + epsilon), 1 + epsilon]."""
 _MODERATE = 80.0
 """Exponents whose exponential is neither 0 nor infinite in float32, which ends at exp(88.7)."""
 
@@ -59,21 +61,32 @@ def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: 
     return _exp(exponent.masked_fill(log_pi == -math.inf, -math.inf))
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip_epsilon: float) -> Tensor:
-    """Return -min(r A, clip(r, 1 - epsilon, 1 + epsilon) A), [...] (Schulman et al. 2017, eq. 7, as a loss).
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, clip_epsilon: float, clip_bounds: ClipBounds = "symmetric"
+) -> Tensor:
+    """Return -min(r A, clip(r, low, 1 + epsilon) A), [...] (Schulman et al. 2017, eq. 7, as a loss).
 
-    `advantages` [...] are constants here (detached). The minimum is taken of the ratio, by the sign of the advantage:
-    min(r, 1 + epsilon) A where A >= 0, max(r, 1 - epsilon) A where A < 0. So an infinite ratio that is clipped gives a
-    finite loss, and a step with advantage 0 gives 0.
+    The lower bound is 1 - epsilon, or with `reciprocal` bounds 1 / (1 + epsilon), which is positive for every epsilon
+    (alex-petrenko/sample-factory, learner.py). `advantages` [...] are constants here (detached). The minimum is taken
+    of the ratio, by the sign of the advantage: min(r, 1 + epsilon) A where A >= 0, max(r, low) A where A < 0. So an
+    infinite ratio that is clipped gives a finite loss, and a step with advantage 0 gives 0.
     """
-    advantages = advantages.detach()
-    bounded = torch.where(advantages >= 0, ratio.clamp(max=1.0 + clip_epsilon), ratio.clamp(min=1.0 - clip_epsilon))
+    advantages, low = advantages.detach(), _lower_bound(clip_epsilon, clip_bounds)
+    bounded = torch.where(advantages >= 0, ratio.clamp(max=1.0 + clip_epsilon), ratio.clamp(min=low))
     return -bounded * advantages
 
 
-def clip_fraction(ratio: Tensor, clip_epsilon: float) -> Tensor:
-    """Return 1 where the ratio lies outside [1 - epsilon, 1 + epsilon], else 0, [...]; the fraction is the mean."""
-    return ((ratio.detach() - 1.0).abs() > clip_epsilon).to(ratio.dtype)
+def clip_fraction(ratio: Tensor, clip_epsilon: float, clip_bounds: ClipBounds = "symmetric") -> Tensor:
+    """Return 1 where the ratio lies outside the bounds of `clipped_surrogate`, else 0, [...]; take the mean."""
+    ratio = ratio.detach()
+    if clip_bounds == "symmetric":
+        return ((ratio - 1.0).abs() > clip_epsilon).to(ratio.dtype)
+    outside = (ratio < _lower_bound(clip_epsilon, clip_bounds)) | (ratio > 1.0 + clip_epsilon)
+    return outside.to(ratio.dtype)
+
+
+def _lower_bound(clip_epsilon: float, clip_bounds: ClipBounds) -> float:
+    return 1.0 - clip_epsilon if clip_bounds == "symmetric" else 1.0 / (1.0 + clip_epsilon)
 
 
 def clipped_value_loss(values: Tensor, old_values: Tensor, targets: Tensor, clip: float | None) -> Tensor:

@@ -36,6 +36,7 @@ OWN_METRICS = {
     "ga3c": ACTOR_CRITIC,
     "gorila": Q_LEARNING - {"target_updates"},
     "ppo": ACTOR_CRITIC | SURROGATE,
+    "appo": ACTOR_CRITIC | SURROGATE | {"stale_fraction"},
     "impact": ACTOR_CRITIC | SURROGATE | STORE,
     "apex_dqn": Q_LEARNING,
     "d4pg": Q_LEARNING - {"loss"} | {"critic_loss", "policy_loss", "gradient_norm_critic", "gradient_norm_policy"},

@@ -32,6 +32,7 @@ SPECS = {"discrete": DISCRETE, "continuous": CONTINUOUS}
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_epochs": 2, "num_minibatches": 3},
     "impact": {"num_slots": 2, "num_traversals": 2},
+    "appo": {"num_epochs": 2, "num_minibatches": 2},
     "gorila": {
         "batch_size": 8,
         "replay_capacity": 400,
@@ -114,8 +115,8 @@ class Inbox:
         self.replay.insert(self.items.make(unroll, states))
 
 
-class Returning:
-    """A queue that is given unrolls without returns: they are made of the network's own values."""
+class Valuing:
+    """A queue that is given unrolls without what its algorithm's actor makes of the values: the network's own."""
 
     def __init__(self, module: Any, config: Any, queue: UnrollQueue, network: Any) -> None:
         self._module, self._config, self._queue, self._network = module, config, queue, network
@@ -123,8 +124,11 @@ class Returning:
     @torch.no_grad()
     def insert(self, unroll: Unroll) -> None:
         inputs = (unroll.observation, unroll.last_action, unroll.last_reward, unroll.start)
-        values = self._network(*inputs, unroll.initial_state).value
-        self._queue.insert(self._module.with_returns(unroll, list(values), self._config))
+        values = list(self._network(*inputs, unroll.initial_state).value)
+        if hasattr(self._module, "with_returns"):
+            self._queue.insert(self._module.with_returns(unroll, values, self._config))
+        else:
+            self._queue.insert(self._module.with_values(unroll, values[:-1]))
 
 
 class Applying:
@@ -201,8 +205,8 @@ class Rig:
             return
         self.queue = UnrollQueue(capacity=1000)
         store: Any = self.queue
-        if algorithm in SHARED:
-            self.queue = Returning(self.module, self.config, store, self.network)
+        if hasattr(self.module, "with_returns") or hasattr(self.module, "with_values"):
+            self.queue = Valuing(self.module, self.config, store, self.network)
         if algorithm in REPLAYING:
             store = replay_of(self.config, self.network, spec, columns=4, seed=seed)
             self.queue = Inbox(self.module, self.config, store, self.network)

@@ -161,6 +161,28 @@ GENERAL: dict[str, dict[str, Any]] = {
             decay_frames=320_000_000,
         ),
     },
+    # alex-petrenko/sample-factory 2.1.1, cfg.py.
+    "appo": {
+        "unroll_length": 32,
+        "batch_size": 32,
+        "discount": 0.99,
+        "vtrace": False,
+        "gae_lambda": 0.95,
+        "rho_bar": 1.0,
+        "c_bar": 1.0,
+        "num_epochs": 1,
+        "num_minibatches": 1,
+        "clip_epsilon": 0.1,
+        "value_clip_epsilon": 1.0,
+        "exploration": "entropy",
+        "entropy_cost": 0.003,
+        "max_policy_lag": 1000,
+        "max_grad_norm": 4.0,
+        "optimizer": AdamConfig(learning_rate=1e-4, epsilon=1e-6),
+        "separate_value_network": False,
+        "initialisation": Orthogonal(hidden_gain=1.0, policy_gain=1.0, value_gain=1.0),
+        "initial_log_std": 0.0,
+    },
     # Schulman et al. 2017, Table 3.
     "ppo": {"unroll_length": 2048, "discount": 0.99, "gae_lambda": 0.95, "num_epochs": 10},
 }
@@ -168,6 +190,7 @@ GENERAL: dict[str, dict[str, Any]] = {
 
 SOURCE = re.compile(
     r"[Ss]ections? \d|Table [A-Z\d]|Figure \d|eq\. \d|[Rr]emark \d|et al\. \d{4}|Huang|RLlib|PFRL|ppo2|authors' code"
+    r"|Sample Factory"
 )
 """What counts as naming a source."""
 
