@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import fields, replace
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -26,18 +25,12 @@ from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System, TaskKind
 from ddrl.learners.batch_values import TimeLimits, discounts, evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
-from ddrl.learners.minibatches import sample_numbers, shared_minibatches
+from ddrl.learners.minibatches import Columns, column_numbers, sample_numbers, shared_minibatches
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig, check_finite
 from ddrl.losses.actor_critic import symmetric_kl_to_uniform
 from ddrl.losses.advantages import vtrace_gae
-from ddrl.losses.surrogate import (
-    ClipBounds,
-    clip_fraction,
-    clipped_surrogate,
-    clipped_value_loss,
-    importance_ratio,
-)
+from ddrl.losses.surrogate import ClipBounds, clip_fraction, clipped_surrogate, clipped_value_loss, importance_ratio
 from ddrl.losses.vtrace import corrected_targets
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation, Orthogonal
@@ -170,37 +163,6 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     if config.vtrace and config.value_clip_epsilon is None:
         unread["values_at"] = "vtrace: false, or a value_clip_epsilon"
     check_read(config, unread)
-
-
-@plain_dataclass(frozen=True)
-class Columns:
-    """Unrolls [T+1, B], with the quantities that stay fixed during an epoch; tensors [T, B]."""
-
-    unroll: Unroll
-    learned: Tensor  # bool: valid, and not too old
-    log_mu: Tensor  # of the action under the behaviour policy
-    values: Tensor  # V(x) at collection, or before the first gradient step
-    advantages: Tensor
-    value_targets: Tensor
-
-    @property
-    def batch_size(self) -> int:
-        return self.unroll.batch_size
-
-    def columns(self, start: int, stop: int) -> Self:
-        """Return columns start..stop-1 as views."""
-        parts = (tensor[:, start:stop] for tensor in self.per_step)
-        return type(self)(self.unroll.columns(start, stop), *parts)
-
-    def minibatches(self, indices: Sequence[Tensor]) -> Iterator[Self]:
-        """Yield copies of the columns with the indices of each minibatch."""
-        for chosen in indices:
-            yield type(self)(self.unroll.chosen(chosen), *(tensor[:, chosen] for tensor in self.per_step))
-
-    @property
-    def per_step(self) -> list[Tensor]:
-        """The tensors [T, B], in the order of the fields."""
-        return [getattr(self, field.name) for field in fields(self)[1:]]
 
 
 class Steps(NamedTuple):
@@ -366,7 +328,7 @@ class Learner:
             core.updates += 1
             return lag | {"stale_fraction": 1.0}
         if config.whole_unrolls:
-            numbers, total = sample_numbers(replace(batch, valid=torch.ones_like(learned[:1])), setting.reducer)
+            numbers, total = column_numbers(batch, setting.reducer)
         part = prepare(  # 6  advantages
             core.network, batch.to(setting.device), learned.to(setting.device), config, setting.precision
         )

@@ -6,7 +6,9 @@ flags and numbers, never observations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -43,6 +45,14 @@ def sample_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
     return own[valid[:, rank].bool()], int(marks.sum())
 
 
+def column_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
+    """Return the numbers [B] that the columns of this batch would have if one learner held those of all, and how many.
+
+    As `sample_numbers`, for minibatches of whole unrolls.
+    """
+    return sample_numbers(replace(batch, valid=torch.ones_like(batch.valid[:1])), reducer)
+
+
 def shared_minibatches(
     numbers: Tensor, total: int, num_minibatches: int, generator: np.random.Generator, reducer: Reducer
 ) -> Iterator[Tensor]:
@@ -64,3 +74,35 @@ def shared_minibatches(
     places[numbers] = torch.arange(len(numbers))
     for own in places[order].tensor_split(num_minibatches):
         yield own[own >= 0] if reducer.size > 1 else own
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Unrolls [T+1, B], with the quantities that stay fixed during an epoch; tensors [T, B]."""
+
+    unroll: Unroll
+    learned: Tensor  # bool: valid, and not too old
+    log_mu: Tensor  # of the action under the behaviour policy
+    values: Tensor  # V(x) at collection, or before the first gradient step
+    advantages: Tensor
+    value_targets: Tensor
+
+    @property
+    def batch_size(self) -> int:
+        """Number of columns."""
+        return self.unroll.batch_size
+
+    def columns(self, start: int, stop: int) -> Self:
+        """Return columns start..stop-1 as views."""
+        parts = (tensor[:, start:stop] for tensor in self.per_step)
+        return type(self)(self.unroll.columns(start, stop), *parts)
+
+    def minibatches(self, indices: Sequence[Tensor]) -> Iterator[Self]:
+        """Yield copies of the columns with the indices of each minibatch."""
+        for chosen in indices:
+            yield type(self)(self.unroll.chosen(chosen), *(tensor[:, chosen] for tensor in self.per_step))
+
+    @property
+    def per_step(self) -> list[Tensor]:
+        """The tensors [T, B], in the order of the fields."""
+        return [getattr(self, field.name) for field in fields(self)[1:]]
