@@ -28,6 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "a2c": MEMORY | STATISTICS,
     "impact": MEMORY | STATISTICS | {"separate_value_network": False},
     "ppo": STATISTICS,
+    "appo": MEMORY | STATISTICS,
 }
 """Algorithms with versions -> keys that make acting depend on as much as it can."""
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -70,11 +71,11 @@ def test_the_learner_s_distributions_before_an_update_are_those_that_the_actor_s
     rig = Rig(name, SPECS[task], **CASES[name])
     sharpened(rig.network)
     rig.params.publish(rig.network)
-    actor, _, _ = actor_of(rig, rig.queue)
+    actor, _, _ = actor_of(rig, rig.store)
     outputs, compared, ends = Outputs(rig.network), 0, 0
-    take = rig.queue.sample
+    take = rig.store.sample
     batches: list[Unroll] = []
-    rig.queue.sample = lambda columns: batches.append(take(columns)) or batches[-1]
+    rig.store.sample = lambda columns: batches.append(take(columns)) or batches[-1]
     for _ in range(6):
         if not rig.learner.ready():
             actor.step()

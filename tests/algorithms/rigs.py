@@ -210,6 +210,8 @@ class Rig:
         if algorithm in REPLAYING:
             store = replay_of(self.config, self.network, spec, columns=4, seed=seed)
             self.queue = Inbox(self.module, self.config, store, self.network)
+        self.store = store
+        """What the learner draws from, without what stands in for actors."""
         self.learner = self.module.Learner(self.config, self.network, self.params, store, setting)
 
     def unroll(self, seed: int = 0, *, drift: float = 0.0, columns: int | None = None, ends: bool = True) -> Unroll:

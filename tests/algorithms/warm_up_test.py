@@ -11,7 +11,7 @@ import torch
 from ddrl.errors import UserError
 from tests.algorithms.rigs import CONTINUOUS, Rig
 
-NORMALISING = ("a2c", "impact", "impala", "ppo")
+NORMALISING = ("a2c", "appo", "impact", "impala", "ppo")
 KEYS = {"observation_normalisation": True, "observation_warm_up": 30}
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddrl.learners.minibatches import sample_numbers, shared_minibatches
+from ddrl.learners.minibatches import Columns, column_numbers, sample_numbers, shared_minibatches
 from ddrl.system.seeding import generator_state, numpy_generator
 from ddrl.types import Unroll, concatenate
 from tests.unrolls import make_unroll, tags
@@ -133,3 +133,33 @@ def test_what_travels_is_a_mark_for_each_step_and_a_number_for_each_sample() -> 
     together(meeting, work)
     marks, order = batch.valid.numel() + 2 * batch.batch_size, int(batch.valid.sum())
     assert sorted(meeting.sent) == sorted(2 * [marks, order])
+
+
+@every_size
+def test_the_columns_of_all_learners_are_numbered_as_those_of_one(size: int) -> None:
+    batch = whole()
+    assert column_numbers(batch, ThreadReducer(Meeting(1), 0))[0].tolist() == list(range(batch.batch_size))
+
+    def of_rank(reducer: ThreadReducer) -> tuple[list[list[float]], list[int]]:
+        own = batch.chosen(torch.nonzero(batch.actor % size == reducer.rank).flatten())
+        own = replace(own, actor=own.actor // size)
+        numbers, total = column_numbers(own, reducer)
+        assert total == batch.batch_size
+        return own.reward.T.tolist(), numbers.tolist()
+
+    rewards = batch.reward.T.tolist()
+    for columns, numbers in together(Meeting(size), of_rank):
+        assert [rewards[number] for number in numbers] == columns
+
+
+def test_columns_are_chosen_with_all_that_belongs_to_them() -> None:
+    batch = make_unroll(length=3, columns=4)
+    steps = torch.arange(12.0).view(3, 4)
+    part = Columns(batch, steps > 5, steps, steps + 100, steps + 200, steps + 300)
+    (first, second) = part.minibatches([torch.tensor([2, 0]), torch.tensor([3])])
+    assert (first.batch_size, second.batch_size) == (2, 1)
+    assert torch.equal(first.unroll.reward, batch.reward[:, [2, 0]])
+    assert torch.equal(first.unroll.env, batch.env[[2, 0]])
+    assert first.advantages.tolist() == (steps[:, [2, 0]] + 200).tolist()
+    assert second.learned.tolist() == (steps[:, [3]] > 5).tolist()
+    assert torch.equal(part.columns(1, 3).value_targets, steps[:, 1:3] + 300)

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from ddrl.losses.actor_critic import entropy_with_epsilon, masked_sum, policy_gradient_loss, value_loss
+from ddrl.losses.actor_critic import (
+    entropy_with_epsilon,
+    masked_sum,
+    policy_gradient_loss,
+    symmetric_kl_to_uniform,
+    value_loss,
+)
 from ddrl.networks.distributions import CATEGORICAL
 
 T, B, A = 4, 3, 5
@@ -136,3 +142,23 @@ def test_an_impossible_action_adds_nothing_to_the_entropy_and_gets_no_gradient(e
     assert logits.grad is not None
     assert logits.grad[2] == 0
     assert torch.isfinite(logits.grad).all()
+
+
+def test_the_symmetric_divergence_is_half_of_both_directions(logits: torch.Tensor) -> None:
+    pi = probabilities(logits)
+    u = 1 / A
+    expected = 0.5 * (pi * np.log(pi / u) + u * np.log(u / pi)).sum(axis=-1)
+    found = symmetric_kl_to_uniform(logits, 1000.0)
+    assert found.shape == (T, B)
+    np.testing.assert_allclose(found.detach(), expected, rtol=1e-9)
+    assert float(symmetric_kl_to_uniform(torch.full((3,), 0.7), 30.0)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_symmetric_divergence_is_bounded_and_gives_no_gradient_beyond(logits: torch.Tensor) -> None:
+    logits = torch.tensor([[0.0, 1.0, -torch.inf], [0.0, 200.0, 0.0], [0.0, 1.0, 0.5]], requires_grad=True)
+    found = symmetric_kl_to_uniform(logits, 30.0)
+    assert found[:2].tolist() == [30.0, 30.0]
+    found.sum().backward()
+    assert logits.grad is not None
+    assert not logits.grad[:2].any()
+    assert logits.grad[2].any()

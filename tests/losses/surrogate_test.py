@@ -270,3 +270,22 @@ def test_a_step_of_extreme_ratio_changes_no_bit_of_the_others(kind: str) -> None
         found.append((ratio[others], variable.grad[others]))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
+
+
+@many
+@given(st.floats(0.01, 20.0), st.floats(-5.0, 5.0), st.floats(0.05, 3.0))
+def test_reciprocal_bounds_are_one_over_the_upper_one(ratio: float, advantage: float, epsilon: float) -> None:
+    clipped = min(max(ratio, 1 / (1 + epsilon)), 1 + epsilon)
+    expected = -min(ratio * advantage, clipped * advantage)
+    found = clipped_surrogate(double(ratio), double(advantage), epsilon, "reciprocal").item()
+    assert found == pytest.approx(expected, rel=1e-9)
+    outside = not 1 / (1 + epsilon) <= ratio <= 1 + epsilon
+    assert clip_fraction(double(ratio), epsilon, "reciprocal").item() == outside
+
+
+def test_the_lower_bounds_differ_and_the_upper_ones_do_not() -> None:
+    ratios, against = double(0.82, 0.85, 1.21), double(-1.0, -1.0, 1.0)
+    assert clipped_surrogate(ratios, against, EPSILON).tolist() == pytest.approx([0.82, 0.85, -1.2])
+    assert clipped_surrogate(ratios, against, EPSILON, "reciprocal").tolist() == pytest.approx([1 / 1.2, 0.85, -1.2])
+    assert clip_fraction(ratios, EPSILON).tolist() == [0, 0, 1]
+    assert clip_fraction(ratios, EPSILON, "reciprocal").tolist() == [1, 0, 1]

@@ -7,6 +7,57 @@ from __future__ import annotations
 
 from tests.mutation.mutants import ENDS, EVALUATED, EVALUATING, EVALUATOR, POLICY, PREFETCH, UNROLL, Mutant, mutant
 
+APPO, SURROGATE = "ddrl/algorithms/appo.py", "ddrl/losses/surrogate.py"
+APPO_S = (
+    mutant(
+        "reciprocal_bound_is_symmetric",
+        "the lower bound of APPO's ratio is PPO's",
+        SURROGATE,
+        'return 1.0 - clip_epsilon if clip_bounds == "symmetric" else 1.0 / (1.0 + clip_epsilon)',
+        "return 1.0 - clip_epsilon",
+        "tests/losses/surrogate_test.py::test_the_lower_bounds_differ_and_the_upper_ones_do_not",
+    ),
+    mutant(
+        "surrogate_differentiates_advantages",
+        "a gradient flows through the advantages",
+        SURROGATE,
+        "advantages, low = advantages.detach(), _lower_bound(clip_epsilon, clip_bounds)",
+        "low = _lower_bound(clip_epsilon, clip_bounds)",
+        "tests/algorithms/appo_test.py::test_no_gradient_flows_through_advantages_targets_or_old_values",
+    ),
+    mutant(
+        "appo_learns_from_old_steps",
+        "the mask of steps that are too old is inverted",
+        APPO,
+        "self._params.version - batch.version <= self.config.max_policy_lag",
+        "self._params.version - batch.version > self.config.max_policy_lag",
+        "tests/algorithms/appo_test.py::test_steps_older_than_the_bound_are_left_out_and_shorten_the_step",
+    ),
+    mutant(
+        "appo_values_are_not_clipped",
+        "the value may move as far as it likes",
+        APPO,
+        "steps.value_target, config.value_clip_epsilon).sum()",
+        "steps.value_target, None).sum()",
+        "tests/algorithms/appo_test.py::test_the_loss_is_sample_factory_s",
+    ),
+    mutant(
+        "appo_rewards_divergence",
+        "the penalty drives the policy away from the uniform one",
+        APPO,
+        "loss = loss + config.entropy_cost * from_uniform",
+        "loss = loss - config.entropy_cost * from_uniform",
+        "tests/algorithms/appo_test.py::test_the_penalty_draws_the_policy_to_the_uniform_one",
+    ),
+    mutant(
+        "appo_keeps_the_first_v_trace",
+        "V-trace's targets are not those of the present policy",
+        APPO,
+        "log_rhos = network.family.log_probability(output.distribution[:-1], batch.action) - part.log_mu",
+        "log_rhos = torch.zeros_like(part.log_mu)",
+        "tests/algorithms/appo_test.py::test_the_loss_is_sample_factory_s",
+    ),
+)
 LOSSES = (
     mutant(
         "dead_steps_weigh_in_v_trace",
@@ -552,4 +603,4 @@ STATISTICS = (
     ),
 )
 
-OWN: tuple[Mutant, ...] = LOSSES + NETWORKS + ACTORS + REPLAY + LEARNERS + COORDINATOR + RECORDS + STATISTICS
+OWN: tuple[Mutant, ...] = APPO_S + LOSSES + NETWORKS + ACTORS + REPLAY + LEARNERS + COORDINATOR + RECORDS + STATISTICS

@@ -24,6 +24,9 @@ READ_NOWHERE: list[tuple[str, EnvSpec, dict[str, Any], str, dict[str, Any]]] = [
         for name in VERSIONED
         for kind, key in (("observation", "normalised_observation_clip"), ("reward", "normalised_reward_clip"))
     ),
+    ("appo", DISCRETE, {"vtrace": True, "gae_lambda": 0.5}, "gae_lambda", {"vtrace": False}),
+    ("appo", DISCRETE, {"rho_bar": 2.0}, "rho_bar", {"vtrace": True}),
+    ("appo", DISCRETE, {"c_bar": 2.0}, "c_bar", {"vtrace": True}),
     ("impact", DISCRETE, {"ratio": "worker", "rho": 3.0}, "rho", {"ratio": "target_worker_clipping"}),
     ("impact", DISCRETE, {"ratio": "target", "rho": 3.0}, "rho", {"ratio": "target_worker_clipping"}),
     ("impala", DISCRETE, {"correction": "one_step_is", "rho_bar": 2.0}, "rho_bar", {"correction": "v_trace"}),

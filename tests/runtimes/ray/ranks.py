@@ -32,10 +32,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a2c": {},
     "ppo": {"num_epochs": 3, "num_minibatches": 4},
     "impact": {"num_slots": 2, "num_traversals": 2},
+    "appo": {"num_epochs": 3, "num_minibatches": 4, "values_at": "update"},
 }
 CASES = [
     (algorithm, spec, extra) for algorithm in SETTINGS for spec, extra in (("discrete", {}), ("continuous", NORMALISED))
 ]
+CASES.append(("appo", "discrete", {"vtrace": True, "num_minibatches": 2}))
 
 
 def learned(algorithm: str, spec: str, extra: dict[str, Any], reducer: Reducer) -> tuple[list[Any], list[torch.Tensor]]:
