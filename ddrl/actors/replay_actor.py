@@ -49,7 +49,8 @@ class ReplayActor:
         self._until_pull -= 1
         if self._exploration_steps is not None:
             acted = self._collector.next_index * self._length * self._collector.env.num_envs
-            cast(EpsilonGreedy, self._collector.policy.sampler).fall(acted, self._exploration_steps)
+            for policy in self._collector.policies:
+                cast(EpsilonGreedy, policy.sampler).fall(acted, self._exploration_steps)
         states: list[RecurrentState] = []
         unroll = self._collector.collect(self._length, states if self._items.keeps_states else None)  # 5-6  act
         self._replay.insert(self._items.make(unroll, states))  # 9-11  initial priorities, send

@@ -9,12 +9,70 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddrl.actors.env_groups import AllAtOnce, EnvGroup
 from ddrl.actors.policy import Policy
 from ddrl.interfaces import Parameters, Queue
 from ddrl.types import Array, EnvStep, Episode, PolicyInput, PolicyStep, RecurrentState, Unroll, VectorEnv
 
 EpisodeSink = Callable[[Episode], None]
 """Called with each finished episode."""
+
+
+class Group:
+    """Environments that step together, the policy that acts for them, and where the two are."""
+
+    def __init__(self, env: EnvGroup, policy: Policy, first: int) -> None:
+        """`first`: number of the first environment among those of the actor."""
+        self.env = env
+        self.policy = policy
+        self.first = first
+        self.columns = slice(first, first + env.num_envs)
+        self.last_step: EnvStep | None = None
+        self.acted: PolicyStep | None = None
+        """What the policy already does at the newest step."""
+        self.states: list[RecurrentState] = []
+        """Before each transition of the unroll that is being collected."""
+        self.values: list[Tensor] = []
+        """Predicted at its observations."""
+        self.inputs: PolicyInput | None = None
+
+    @property
+    def step(self) -> EnvStep:
+        """Last step of the environments; resets them on first use, because remote ones may connect late."""
+        if self.last_step is None:
+            self.last_step = self.env.reset()
+        return self.last_step
+
+    def observe(self, arrays: dict[str, Array], t: int) -> None:
+        """Write what is seen at step t; keep what the policy is given there."""
+        self.inputs = inputs = self.policy.inputs(self.step)
+        arrays["observation"][t, self.columns] = self.step.observation
+        arrays["start"][t, self.columns] = self.step.start
+        arrays["last_action"][t, self.columns] = inputs.last_action.numpy()
+        arrays["last_reward"][t, self.columns] = inputs.last_reward.numpy()
+
+    def act(self) -> PolicyStep:
+        """Return what the policy does at the newest step."""
+        assert self.inputs is not None
+        acted, self.acted = self.acted or self.policy.answer(self.inputs), None
+        return acted
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the policy and the last step."""
+        step = self.last_step
+        return {
+            "policy": self.policy.state_dict(),
+            "step": None if step is None else [torch.from_numpy(np.array(part)) for part in step],
+            "acted": [part.clone() for part in self.acted or ()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from `state_dict`."""
+        if state["step"] is not None:
+            arrays: list[Array] = [part.numpy() for part in state["step"]]
+            self.last_step = EnvStep(*arrays)
+        self.policy.load_state_dict(state["policy"])
+        self.acted = PolicyStep(*state["acted"]) if state["acted"] else None
 
 
 class UnrollCollector:
@@ -30,8 +88,13 @@ class UnrollCollector:
         tasks: Sequence[str] | None = None,
         first_index: int = 0,
         generator: np.random.Generator | None = None,
+        groups: Sequence[tuple[EnvGroup, Policy]] = (),
     ) -> None:
-        """`tasks` [B] names each environment's task (None: one for all); `generator` draws what is not an action."""
+        """`tasks` [B] names each environment's task (None: one for all); `generator` draws what is not an action.
+
+        `groups` are those of `env`, each with a policy of its own, where they take turns (`ddrl.actors.env_groups`);
+        `policy` is then the first of these.
+        """
         self.env = env
         self.generator = generator
         self.policy = policy
@@ -40,21 +103,16 @@ class UnrollCollector:
         self._actor = actor
         self._on_episode = on_episode
         self._tasks = tasks or [env.spec.name] * env.num_envs
-        self._last_step: EnvStep | None = None
-        self._acted: PolicyStep | None = None
+        self._groups: list[Group] = []
+        for one, own in groups or [(AllAtOnce(env), policy)]:
+            self._groups.append(Group(one, own, sum(group.env.num_envs for group in self._groups)))
+        self.policies = [group.policy for group in self._groups]
         self.agent_steps = 0
         """Steps made in this process, without dead ones."""
         self.abandoned = 0
         """Number of episodes whose environment was lost before their end (see `ddrl.types`)."""
         self._returns = np.zeros(env.num_envs)
         self._lengths = np.zeros(env.num_envs, dtype=np.int64)
-
-    @property
-    def _step(self) -> EnvStep:
-        """Last step of the environments; resets them on first use, because remote ones may connect late."""
-        if self._last_step is None:
-            self._last_step = self.env.reset()
-        return self._last_step
 
     def collect(
         self,
@@ -71,65 +129,75 @@ class UnrollCollector:
         acts, and the next unroll starts with that action; so the policy must have no recurrent state. Without
         `last_value` there are `length` values.
         """
-        env, policy = self.env, self.policy
-        initial_state = tuple(part.cpu().clone() for part in policy.state)
+        env, groups = self.env, self._groups
+        initial_state = joined_states([tuple(part.cpu().clone() for part in one.policy.state) for one in groups])
         buffers: dict[str, Any] = _buffers(env, length)
         arrays: dict[str, Array] = {name: buffer.numpy() for name, buffer in buffers.items()}
-        inputs = self._observe(arrays, 0)
+        for group in groups:
+            group.observe(arrays, 0)
         for t in range(length):
-            before = self._step
-            if states is not None:
-                states.append(policy.state)
-            acted, self._acted = self._acted or policy.answer(inputs), None
-            if values is not None:
-                values.append(acted.value)
-            action = acted.action.numpy()
-            self._last_step = step = env.step(action)
-            arrays["action"][t] = action
-            arrays["distribution"][t] = acted.distribution.numpy()
-            arrays["version"][t] = acted.version.numpy()
-            arrays["reward"][t] = step.reward
-            arrays["terminated"][t] = step.terminated
-            arrays["truncated"][t] = step.truncated
-            arrays["valid"][t] = step.valid
-            inputs = self._observe(arrays, t + 1)
-            if np.count_nonzero(step.start):
-                self._abandon(step.start & ~step.valid & ~before.ended, arrays, t)
-            self._count_episodes(step)
-        if values is not None and last_value:
-            self._acted = policy.answer(inputs)
-            values.append(self._acted.value)
+            for group in groups:  # a group acts while the others step
+                if t:
+                    self._finish(group, arrays, t - 1)
+                self._begin(group, arrays, t)
+        for group in groups:
+            self._finish(group, arrays, length - 1)
+            if values is not None and last_value:
+                group.acted = group.act()
+                group.values.append(group.acted.value)
+        if states is not None:
+            states += map(joined_states, zip(*(group.states for group in groups), strict=True))
+        if values is not None:
+            values += map(_joined, zip(*(group.values for group in groups), strict=True))
+        for group in groups:
+            group.states, group.values, group.inputs = [], [], None
         actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self.next_index))
         self.next_index += 1
         rest = {"actor": actor, "env": torch.arange(env.num_envs), "index": index, "initial_state": initial_state}
         return Unroll(**buffers | rest)
 
-    def _observe(self, arrays: dict[str, Array], t: int) -> PolicyInput:
-        """Write what is seen at step t; return what the policy is given there."""
-        inputs = self.policy.inputs(self._step)
-        arrays["observation"][t] = self._step.observation
-        arrays["start"][t] = self._step.start
-        arrays["last_action"][t] = inputs.last_action.numpy()
-        arrays["last_reward"][t] = inputs.last_reward.numpy()
-        return inputs
+    def _begin(self, group: Group, arrays: dict[str, Array], t: int) -> None:
+        """Act for a group, and begin its transition t."""
+        group.states.append(group.policy.state)
+        acted, columns = group.act(), group.columns
+        group.values.append(acted.value)
+        action = acted.action.numpy()
+        group.env.begin(action)
+        arrays["action"][t, columns] = action
+        arrays["distribution"][t, columns] = acted.distribution.numpy()
+        arrays["version"][t, columns] = acted.version.numpy()
 
-    def _abandon(self, columns: Array, arrays: dict[str, Array], t: int) -> None:
-        """Mark the episodes of these columns, [B] bool, as abandoned at transition t (see `ddrl.types`)."""
-        if not columns.any():
+    def _finish(self, group: Group, arrays: dict[str, Array], t: int) -> None:
+        """Wait for a group's transition t, and write what it led to."""
+        before, columns = group.step, group.columns
+        group.last_step = step = group.env.finish()
+        arrays["reward"][t, columns] = step.reward
+        arrays["terminated"][t, columns] = step.terminated
+        arrays["truncated"][t, columns] = step.truncated
+        arrays["valid"][t, columns] = step.valid
+        group.observe(arrays, t + 1)
+        if np.count_nonzero(step.start):
+            self._abandon(group, step.start & ~step.valid & ~before.ended, arrays, t)
+        self._count_episodes(group, step)
+
+    def _abandon(self, group: Group, lost: Array, arrays: dict[str, Array], t: int) -> None:
+        """Mark the episodes of these environments, bool, as abandoned at transition t (see `ddrl.types`)."""
+        if not lost.any():
             return
         if t:
-            arrays["truncated"][t - 1] |= columns & arrays["valid"][t - 1] & ~arrays["terminated"][t - 1]
-        self.abandoned += int(columns.sum())
-        for column in np.flatnonzero(columns):
-            self._end_episode(int(column), abandoned=True)
+            at = t - 1, group.columns
+            arrays["truncated"][at] |= lost & arrays["valid"][at] & ~arrays["terminated"][at]
+        self.abandoned += int(lost.sum())
+        for place in np.flatnonzero(lost):
+            self._end_episode(group.first + int(place), abandoned=True)
 
-    def _count_episodes(self, step: EnvStep) -> None:
-        self._returns += step.reward
-        self._lengths += step.valid
+    def _count_episodes(self, group: Group, step: EnvStep) -> None:
+        self._returns[group.columns] += step.reward
+        self._lengths[group.columns] += step.valid
         self.agent_steps += int(np.count_nonzero(step.valid))
         if np.count_nonzero(step.ended):
-            for column in step.ended.nonzero()[0]:
-                self._end_episode(int(column))
+            for place in step.ended.nonzero()[0]:
+                self._end_episode(group.first + int(place))
 
     def _end_episode(self, column: int, *, abandoned: bool = False) -> None:
         self._on_episode(
@@ -142,13 +210,12 @@ class UnrollCollector:
         """Return the state of environments, policy, last step and unfinished episodes, without changing them.
 
         If nothing was collected yet, `env` and `step` are None, and the restored collector resets its environments.
+        Several groups have their states under `groups`.
         """
-        step = self._last_step
+        groups = [group.state_dict() for group in self._groups]
         return {
-            "env": None if step is None else self.env.state_dict(),
-            "policy": self.policy.state_dict(),
-            "step": None if step is None else [torch.from_numpy(np.array(part)) for part in step],
-            "acted": [part.clone() for part in self._acted or ()],
+            "env": None if self._groups[0].last_step is None else self.env.state_dict(),
+            **(groups[0] if len(groups) == 1 else {"groups": groups}),
             "next_index": self.next_index,
             "returns": torch.from_numpy(self._returns.copy()),
             "lengths": torch.from_numpy(self._lengths.copy()),
@@ -156,15 +223,22 @@ class UnrollCollector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `state_dict`; the environments must not have been reset before."""
-        if state["step"] is not None:
+        if state["env"] is not None:
             self.env.load_state_dict(state["env"])
-            arrays: list[Array] = [part.numpy() for part in state["step"]]
-            self._last_step = EnvStep(*arrays)
-        self.policy.load_state_dict(state["policy"])
-        self._acted = PolicyStep(*state["acted"]) if state["acted"] else None
+        for group, own in zip(self._groups, state.get("groups", [state]), strict=True):
+            group.load_state_dict(own)
         self.next_index = state["next_index"]
         self._returns = state["returns"].numpy().copy()
         self._lengths = state["lengths"].numpy().copy()
+
+
+def joined_states(states: Sequence[RecurrentState]) -> RecurrentState:
+    """Return the recurrent state of all environments, from that of each group."""
+    return states[0] if len(states) == 1 else tuple(map(_joined, zip(*states, strict=True)))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
 
 
 def _buffers(env: VectorEnv, length: int) -> dict[str, torch.Tensor]:

@@ -93,9 +93,10 @@ def measure(config: RunConfig, seconds: float, known: dict[str, Parts] | None = 
 def describe_topology(topology: Mapping[str, Any]) -> str:
     """Describe a topology in a few words."""
     learners = f"{topology['num_learners']} learners with " if topology.get("num_learners", 1) > 1 else ""
-    threads = topology["learner_threads"]
+    threads, groups = topology["learner_threads"], topology.get("env_groups", 1)
     return (
-        f"{system_of(topology)}, {topology['num_actors']} x {topology['envs_per_actor']} environments, "
+        f"{system_of(topology)}, {topology['num_actors']} x {topology['envs_per_actor']} environments"
+        f"{f' in {groups} groups' if groups > 1 else ''}, "
         f"{learners}{threads} learner thread{'s' * (threads > 1)}"
     )
 

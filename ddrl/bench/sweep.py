@@ -12,7 +12,7 @@ from ddrl.errors import UserError, unknown_name
 from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import RunConfig
 
-KEYS = ("num_actors", "envs_per_actor", "learner_threads", "env_threads", "queue_capacity")
+KEYS = ("num_actors", "envs_per_actor", "env_groups", "learner_threads", "env_threads", "queue_capacity")
 ENVIRONMENTS = (4, 8, 16, 32)
 INFERENCE: dict[str, dict[str, Any]] = {
     "local": {"inference": "local"},

@@ -26,6 +26,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "training": ("training", WHOLE),
     "ratio": ("ratio", FRACTION),
     "actor duty": ("duty.actor", FRACTION),
+    "env duty": ("duty.environments", FRACTION),
     "learn duty": ("duty.learner", FRACTION),
     "cpu busy": ("cpu_utilisation", FRACTION),
     "others": ("others", FRACTION),
@@ -33,7 +34,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 }
 """Column -> the number of a repeat that it shows, and its form."""
 _SIZES = ("num_actors", "envs_per_actor", "env_threads", "learner_threads")
-_SWEPT = ("bound", "ratio", "actor duty", "learn duty", "cpu busy", "others", "lag mean")
+_SWEPT = ("bound", "ratio", "actor duty", "env duty", "learn duty", "cpu busy", "others", "lag mean")
 
 
 def describe(result: Mapping[str, Any]) -> str:

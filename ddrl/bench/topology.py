@@ -77,6 +77,8 @@ class Look:
     """Waits of the learner for unrolls."""
     learning: float | None = None
     """Seconds of the learner's turns, in runtime serial."""
+    environments_waited: float | None = None
+    """Waits of actors' environments for actions, where they are measured (central inference)."""
     cpu: dict[int, float] = field(default_factory=_family)
     busy: float = field(default_factory=_busy)
     wall: float = field(default_factory=time.perf_counter)
@@ -98,8 +100,9 @@ class Repeat:
     ratio: float
     """training / bound."""
     duty: dict[str, float]
-    """Fraction of the wall-clock time in which the learner, or an actor on average, did not wait for another role; in
-    runtime serial, where roles take turns, the fraction that a role had."""
+    """Fraction of the wall-clock time in which the learner, or an actor on average, did not wait for another role; with
+    central inference also that in which an actor's environments did not wait for actions. In runtime serial, where
+    roles take turns, the fraction that a role had."""
     cpu_utilisation: float
     """CPU seconds of all processes of the run / (wall-clock x cores)."""
     policy_lag_mean: float
@@ -185,6 +188,9 @@ def _between(before: Look, after: Look, actors: int, training: float, lag: float
         "actor": max(0.0, 1 - (after.actors_waited - before.actors_waited) / (wall * actors)),
         "learner": max(0.0, 1 - (after.sample_waited - before.sample_waited) / wall),
     }
+    if before.environments_waited is not None and after.environments_waited is not None:
+        waited = after.environments_waited - before.environments_waited
+        duty["environments"] = min(1.0, max(0.0, 1 - waited / (wall * actors)))
     if before.learning is not None and after.learning is not None:
         learner = (after.learning - before.learning) / wall
         duty = {"actor": 1 - learner, "learner": learner}
@@ -279,6 +285,7 @@ def _look(run: Run, clock: WaitClock | None) -> Look:
         actors_waited=run.queue.insert_waited + run.params.pull_waited,
         sample_waited=run.queue.sample_waited,
         learning=clock.seconds if clock else None,
+        environments_waited=run.node.environments_waited,
     )
 
 
@@ -306,6 +313,9 @@ def _with_ray(config: RunConfig, directory: Path, seconds: float, enough_steps: 
                 made=sum(status.delivered) * learners * unroll_frames,
                 actors_waited=(status.insert_waited + status.pull_waited) * learners,
                 sample_waited=status.sample_waited,
+                environments_waited=None
+                if status.environments_waited is None
+                else status.environments_waited * learners,
             )
 
         return window.is_over(frames, look)

@@ -32,6 +32,8 @@ class Traffic:
         """Steps of all workers, since the beginning."""
         self._frames = 0
         self._waited = recent()
+        self.seconds_waited = 0.0
+        """Seconds that workers have waited for actions, since the beginning, summed over them."""
         self._cpu: dict[int, float] = {}
 
     def received(
@@ -48,6 +50,7 @@ class Traffic:
             self._cpu[worker] = cpu_seconds
             if waited is not None:
                 self._waited.append(waited)
+                self.seconds_waited += waited
 
     def sent(self, size: int) -> None:
         """Count a message of `size` bytes, of actions or of parameters."""

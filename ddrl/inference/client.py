@@ -52,6 +52,9 @@ class Offer:
     """Number of the first environment among all of the run's."""
     env_threads: int
     seed: int
+    """Of the first group's environments."""
+    other_seeds: list[int]
+    """Of those of other groups, which have as many environments each (`ddrl.actors.env_groups`)."""
     name: str
     """The name of the environments in messages."""
 
@@ -73,7 +76,7 @@ class Connection:
         self._replies: Iterator[bytes] = iter(())
         self._cancel: Callable[[], object] = lambda: None
         self._specs: dict[str, TensorSpec] = {}
-        self._encoder = wire.StepEncoder()
+        self._encoders = [wire.StepEncoder()]
         self._must_send = False
         """True: the learner waits for a message of this side."""
         self._closed = threading.Event()
@@ -106,21 +109,32 @@ class Connection:
             kinds = {name: get_origin(hint) or hint for name, hint in get_type_hints(Offer).items()}
             return Offer(**{name: message.value(name, kind) for name, kind in kinds.items()})
 
-    def begin(self, spec: EnvSpec, num_envs: int) -> None:
-        """Expect actions for environments of `spec`."""
+    def begin(self, spec: EnvSpec, num_envs: int, groups: int = 1) -> None:
+        """Expect actions for groups of `num_envs` environments of `spec`."""
         self._specs = wire.action_specs(spec, num_envs)
+        self._encoders = [wire.StepEncoder() for _ in range(groups)]
 
     def exchange(self, step: EnvStep, waited: float) -> Array:
-        """Send a step; return the actions to take next. Raise as `join` does.
+        """Send the step of a single group; return the actions to take next. Raise as `join` does.
 
         `waited`: seconds that the last exchange took.
         """
+        self.send(step, waited)
+        return self.receive()[1]
+
+    def send(self, step: EnvStep, waited: float, group: int = 0) -> None:
+        """Send a group's step; `waited`: seconds of waiting for the actions before it."""
         self._must_send = False
-        self._requests.put(self._encoder.encode(step, waited=waited, cpu_seconds=time.process_time()))
+        encoder = self._encoders[group]
+        self._requests.put(encoder.encode(step, waited=waited, cpu_seconds=time.process_time(), group=group))
+
+    def receive(self) -> tuple[int, Array]:
+        """Return the next group that may step, and its actions. Raise as `join` does."""
         message = self._receive()
         self._must_send = True
         with self._checking_replies():
-            return message.expect("actions").arrays(self._specs)["action"]
+            actions = message.expect("actions")
+            return actions.group(len(self._encoders)), actions.arrays(self._specs)["action"]
 
     def _beat(self) -> None:
         while not self._closed.wait(BEAT_SECONDS):

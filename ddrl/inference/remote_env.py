@@ -76,23 +76,57 @@ class Session:
             yield reply
 
 
+class RemoteGroup:
+    """One group of a `RemoteEnv` (`ddrl.actors.env_groups.EnvGroup`)."""
+
+    def __init__(self, env: RemoteEnv, group: int) -> None:
+        self.num_envs = env.group_envs
+        self._env = env
+        self._group = group
+
+    def reset(self) -> EnvStep:
+        """Wait for a worker; return the group's first observations. Raise as `RemoteEnv.reset`."""
+        return self._env.reset(self._group)
+
+    def begin(self, actions: Array) -> None:
+        """Send actions. Raise as `RemoteEnv.step`."""
+        self._env.begin(actions, self._group)
+
+    def finish(self) -> EnvStep:
+        """Return the group's step. Raise as `RemoteEnv.step`."""
+        return self._env.finish(self._group)
+
+
 class RemoteEnv:
-    """The environments of one actor, stepped by whichever worker is attached."""
+    """The environments of one actor, in groups of the same size, stepped by whichever worker is attached."""
 
     def __init__(
-        self, spec: EnvSpec, num_envs: int, traffic: Traffic, describe: Callable[[int], dict[str, Any]]
+        self,
+        spec: EnvSpec,
+        num_envs: int,
+        traffic: Traffic,
+        describe: Callable[[int], dict[str, Any]],
+        groups: int = 1,
     ) -> None:
-        """`describe` returns their name, seed and options, from the number of workers that were offered them before."""
+        """`describe` returns their name, seeds and options, from how many workers were offered them before."""
         self.spec = spec
         self.num_envs = num_envs
-        self.step_bytes = sum(tensor.nbytes for tensor in wire.step_specs(spec, num_envs).values())
-        """Size of the tensors of one step."""
-        self._decoder = wire.StepDecoder(spec, num_envs)
+        self.group_envs = num_envs // groups
+        self.groups = [RemoteGroup(self, group) for group in range(groups)]
+        self.step_bytes = sum(tensor.nbytes for tensor in wire.step_specs(spec, self.group_envs).values())
+        """Size of the tensors of one group's step."""
+        self._decoders = [wire.StepDecoder(spec, self.group_envs) for _ in range(groups)]
         self._traffic = traffic
         self._describe = describe
         self._offers = itertools.count()
         self._changed = ClosableCondition()
         self._session: Session | None = None
+        self._read: Session | None = None
+        """The session whose messages are read."""
+        self._came: dict[int, EnvStep] = {}
+        """Steps of groups that came before they were asked for."""
+        self._at: list[Session | None] = [None] * groups
+        """The session in which each group's newest episode goes on."""
 
     @property
     def session(self) -> Session | None:
@@ -101,7 +135,7 @@ class RemoteEnv:
 
     def offer(self) -> dict[str, Any]:
         """Return what the next worker needs to build the environments."""
-        return {"num_envs": self.num_envs, **self._describe(next(self._offers))}
+        return {"num_envs": self.num_envs, "other_seeds": [], **self._describe(next(self._offers))}
 
     def attach(self, session: Session) -> bool:
         """Attach a session; return False if a live one of the same or a later generation is attached already."""
@@ -117,18 +151,22 @@ class RemoteEnv:
             before.end(WireError("another process has taken this worker's place"))
         return True
 
-    def reset(self) -> EnvStep:
-        """Wait for a worker; return its first observations. Raise `Closed` once the run is over."""
+    def reset(self, group: int = 0) -> EnvStep:
+        """Wait for a worker; return a group's first observations there. Raise `Closed` once the run is over."""
         while True:
             with self._changed:
                 self._changed.wait_until(lambda: self.session is not None)
                 session = self._session
             assert session is not None
-            self._decoder.forget()
-            step = self._receive(session)
+            if session is not self._read:
+                self._read, self._came = session, {}
+                for decoder in self._decoders:
+                    decoder.forget()
+            step = self._next(session, group)
             if step is None:
                 continue
             if step.start.all() and step.valid.all() and not (step.terminated | step.truncated | step.ended).any():
+                self._at[group] = session
                 return step
             session.end(WireError("the first step must begin episodes"))
 
@@ -137,38 +175,59 @@ class RemoteEnv:
 
         Raise `Closed` once the run is over, and `NonFiniteError` for actions that would end one worker after another.
         """
-        session = self._session
+        self.begin(actions)
+        return self.finish()
+
+    def begin(self, actions: Array, group: int = 0) -> None:
+        """Send a group's actions. Raise as `step`."""
+        session = self._at[group]
         assert session is not None
         if wrong := finite.diverged(actions):
             raise NonFiniteError(f"training diverged: {wrong}")
-        reply = wire.encode("actions", tensors={"action": actions})
+        reply = wire.encode("actions", {"group": group}, tensors={"action": actions})
         self._traffic.sent(len(reply))
         session.send(reply)
-        step = self._receive(session)
+
+    def finish(self, group: int = 0) -> EnvStep:
+        """Return what a group's actions led to. Raise as `step`."""
+        session = self._at[group]
+        assert session is not None
+        step = self._next(session, group) if session is self._read else None  # else another group has lost it
         if step is not None:
             return step
-        first = self.reset()
+        first = self.reset(group)
         return first._replace(reward=np.zeros_like(first.reward), valid=np.zeros_like(first.valid))
 
-    def _receive(self, session: Session) -> EnvStep | None:
-        """Return the next step; None if the worker is lost: its stream broke, or it sent something forbidden."""
+    def _next(self, session: Session, group: int) -> EnvStep | None:
+        """Return a group's next step; None if the worker is lost. Keep what comes of other groups meanwhile."""
+        while group not in self._came:
+            if not self._receive(session):
+                return None
+        return self._came.pop(group)
+
+    def _receive(self, session: Session) -> bool:
+        """Keep the next step; return False if the worker is lost: its stream broke, or it sent something forbidden."""
         message = session.receive()
         if message is None:
             if self._changed.closed:
                 raise Closed
-            return None
+            return False
         try:
             with wire.refusing():
                 decoded = wire.decode(message)
-                step = self._decoder.decode(decoded)
+                group = decoded.group(len(self.groups))
+                step = self._decoders[group].decode(decoded)
                 waited, cpu = decoded.seconds("waited"), decoded.seconds("cpu_seconds")
             if found := finite.fault(step):
                 raise WireError(f"column {found.column}: the {found.what}")
+            if group in self._came:
+                raise WireError(f"two steps of group {group} came, and actions for one")
         except WireError as error:
             session.end(error)
-            return None
-        self._traffic.received(session.number, len(message), self.num_envs, cpu, waited=waited)
-        return step
+            return False
+        self._traffic.received(session.number, len(message), self.group_envs, cpu, waited=waited)
+        self._came[group] = step
+        return True
 
     def close(self, reason: str = "interrupted") -> None:
         """End every wait with `Closed`, and the worker's stream; `reason` tells the worker whether it may come back."""

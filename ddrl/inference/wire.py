@@ -23,7 +23,7 @@ import numpy as np
 
 from ddrl.types import Array, EnvSpec, EnvStep
 
-VERSION = 4
+VERSION = 5
 """The protocol's version, which must be the same on both sides."""
 MAX_HEADER = 16 * 1024
 MAX_TENSORS = 32
@@ -97,6 +97,13 @@ class Message:
         if type(value) is not kind:
             raise WireError(f"field '{name}' is {str(value)[:40]!r}; expected: {kind.__name__}")
         return value
+
+    def group(self, groups: int) -> int:
+        """Return which group of environments it is about. Raise WireError unless it is one of so many."""
+        group: int = self.value("group", int)
+        if not 0 <= group < groups:
+            raise WireError(f"field 'group' is {group}; expected: 0 to {groups - 1}")
+        return group
 
     def seconds(self, name: str) -> float:
         """Return a field that is a time. Raise WireError unless it is a number from 0 to `MOST_SECONDS`."""
@@ -207,9 +214,9 @@ class StepEncoder:
     def __init__(self) -> None:
         self._before: Array | None = None
 
-    def encode(self, step: EnvStep, *, waited: float, cpu_seconds: float) -> bytes:
-        """Return a step's message; `waited`: for the actions before it; `cpu_seconds`: of the worker so far."""
-        fields = {"waited": waited, "cpu_seconds": cpu_seconds}
+    def encode(self, step: EnvStep, *, waited: float, cpu_seconds: float, group: int = 0) -> bytes:
+        """Return the message of a group's step; `waited`: for the actions before it; `cpu_seconds`: of the worker."""
+        fields = {"waited": waited, "cpu_seconds": cpu_seconds, "group": group}
         tensors, before, now = step._asdict(), self._before, step.observation
         self._before = now
         if before is None or not is_stacked(now.shape[1:]) or not np.array_equal(now[:, :-1], before[:, 1:]):

@@ -39,29 +39,40 @@ class Worker:
         name = str(offer.environment.get("name"))
         if environment not in ("", name):
             raise UserError(f"--environment {environment}: the learner trains on {name}")
-        self._env = make_env(
-            offer.environment,
-            offer.num_envs,
-            offer.seed,
-            num_threads=offer.env_threads,
-            name=offer.name,
-            first_env=offer.first_env,
-        )
-        connection.begin(self._env.spec, offer.num_envs)
-        self._step = self._env.reset()
+        seeds = [offer.seed, *offer.other_seeds]
+        size = offer.num_envs // len(seeds)
+        self._envs = [
+            make_env(
+                offer.environment,
+                size,
+                seed,
+                num_threads=offer.env_threads,
+                name=offer.name if not group else f"{offer.name}, group {group} with environment seed {seed}",
+                first_env=offer.first_env + group * size,
+            )
+            for group, seed in enumerate(seeds)
+        ]
+        connection.begin(self._envs[0].spec, size, len(seeds))
+        self._unsent = {group: env.reset() for group, env in enumerate(self._envs)}
         self._waited = 0.0
 
     def step(self) -> None:
-        """Send observations, wait for actions, step all environments. Raise as `Connection.exchange`, or as they do."""
+        """Send new observations, wait for actions, step that group. Raise as `Connection.receive`, or as they do.
+
+        At first each group's observations are sent; then, while the learner infers for one, another one steps.
+        """
+        for group, step in self._unsent.items():
+            self._connection.send(step, self._waited, group)
         began = time.perf_counter()
-        actions = self._connection.exchange(self._step, self._waited)
+        group, actions = self._connection.receive()
         self._waited = time.perf_counter() - began
-        self._step = self._env.step(actions)
+        self._unsent = {group: self._envs[group].step(actions)}
 
     def close(self) -> None:
         """Leave the learner and free the environments."""
         self._connection.close()
-        self._env.close()
+        for env in self._envs:
+            env.close()
 
 
 def give_up(call: EnvironmentCall) -> None:

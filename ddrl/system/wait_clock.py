@@ -50,3 +50,28 @@ class WaitClock:
         with self._lock:
             now = time.perf_counter()
             return self._over + sum(now - begun for begun in self._begun)
+
+
+class SteppingClock:
+    """The seconds in which environments of several actors step, each actor's one after the other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Count the time in which the block runs."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - began
+            with self._lock:
+                self._seconds += seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far, summed over all actors; a step counts when it is over."""
+        with self._lock:
+            return self._seconds

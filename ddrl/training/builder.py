@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ddrl import algorithms
+from ddrl.actors.env_groups import GroupedEnvs, SteppingThread
 from ddrl.actors.policy import LocalInference, Policy, Sampler
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.environments.base import registry
@@ -19,11 +20,13 @@ from ddrl.errors import UserError
 from ddrl.interfaces import Actor, Inference, Parameters, Queue, Replay, SharedParameters
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN
 from ddrl.system.seeding import numpy_generator, seed_for, torch_generator
+from ddrl.system.wait_clock import SteppingClock
 from ddrl.training.config.run_config import RunConfig
-from ddrl.types import Episode, VectorEnv
+from ddrl.types import Episode
 
 if TYPE_CHECKING:  # an actor with a network of its own connects to no service
     from ddrl.inference.endpoint import Endpoint
+    from ddrl.inference.remote_env import RemoteEnv
 
 
 @dataclass(frozen=True)
@@ -80,17 +83,28 @@ class Builder:
         generator = torch_generator(self.config.seed, "network")
         return self.algorithm.make_network(self.spec, self.config.hyperparameters, generator).to(self.device)
 
-    def actor_env(self, index: int, generation: Generation = Generation()) -> NamedEnv:
-        """Make the environments of an actor, seeded by its number. Raise UserError if they cannot be made."""
-        topology = self.config.topology
+    def actor_env(self, index: int, generation: Generation = Generation(), group: int = 0) -> NamedEnv:
+        """Make a group of an actor's environments, seeded by its number. Raise UserError if they cannot be made."""
+        topology, role = self.config.topology, group_role(group)
+        num_envs = topology.envs_per_actor // topology.env_groups
         return make_env(
             self.config.environment,
-            topology.envs_per_actor,
-            self.env_seed("actor", index, generation),
+            num_envs,
+            self.env_seed(role, index, generation),
             num_threads=topology.env_threads,
-            name=self.describe("actor", index, generation),
-            first_env=index * topology.envs_per_actor,
+            name=self.describe(role, index, generation),
+            first_env=index * topology.envs_per_actor + group * num_envs,
         )
+
+    def grouped_envs(self, index: int, generation: Generation, clock: SteppingClock | None) -> GroupedEnvs:
+        """Make the environments of an actor in groups; where roles run side by side they step in a thread of their own.
+
+        `clock` counts the time in which they step.
+        """
+        topology, groups = self.config.topology, range(self.config.topology.env_groups)
+        aside = len(groups) > 1 and topology.runtime != "serial"
+        thread = SteppingThread(f"actor-{index}-environments") if aside else None
+        return GroupedEnvs([self.actor_env(index, generation, group) for group in groups], thread, clock)
 
     def evaluation_env(self, task: str, index: int, num_envs: int) -> NamedEnv:
         """Make environments of one task for evaluation `index`. Raise UserError if they cannot be made."""
@@ -140,24 +154,31 @@ class Builder:
         generation: Generation = Generation(),
         first_index: int = 0,
         inference: Inference | None = None,
-        env: VectorEnv | None = None,
+        env: RemoteEnv | None = None,
+        clock: SteppingClock | None = None,
     ) -> UnrollCollector:
         """Make the collector of an actor, with environments and inference of its own unless others are given.
 
-        `slot` is the actor's number among those of its learner; None: `index`.
+        `slot` is the actor's number among those of its learner; None: `index`. `clock` counts the time in which
+        environments of this process step.
         """
         topology, role = self.config.topology, generation.stream("actor")
-        env = env or self.actor_env(index, generation)
         first, columns = index * topology.envs_per_actor, topology.envs_per_actor
-        policy = self.policy(role, index, columns, inference, range(first, first + columns))
+        envs: RemoteEnv | GroupedEnvs = env or self.grouped_envs(index, generation, clock)
+        size = columns // topology.env_groups
+        policies = [
+            self.policy(generation.stream(group_role(group)), index, size, inference, range(start, start + size))
+            for group, start in enumerate(range(first, first + columns, size))
+        ]
         return UnrollCollector(
-            env,
-            policy,
+            envs,
+            policies[0],
             actor=index if slot is None else slot,
             on_episode=on_episode,
             tasks=registry.column_tasks(self.config.environment["name"], first, columns),
             first_index=first_index,
             generator=numpy_generator(self.config.seed, f"{role}-replay", index),
+            groups=list(zip(envs.groups, policies, strict=True)),
         )
 
     def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay | SharedParameters) -> Actor:
@@ -168,6 +189,11 @@ class Builder:
         """Return a line that says how to play the episodes of an actor, or of an evaluation, again."""
         seed = self.env_seed(role, index, generation)
         return f"{role} {index}, environment {self.config.environment['name']}, environment seed {seed}"
+
+
+def group_role(group: int) -> str:
+    """Return the role whose random streams a group of an actor's environments has."""
+    return f"actor-group-{group}" if group else "actor"
 
 
 def evaluated_environment(config: RunConfig) -> dict[str, Any]:

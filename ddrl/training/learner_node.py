@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, cast
@@ -24,7 +25,7 @@ from ddrl.replay.queue import UnrollQueue
 from ddrl.replay.replay_config import with_replay
 from ddrl.replay.step_storage import History
 from ddrl.system.seeding import numpy_generator
-from ddrl.system.wait_clock import DutyCycle
+from ddrl.system.wait_clock import DutyCycle, SteppingClock
 from ddrl.training.builder import Builder
 from ddrl.training.config import topology as topologies
 from ddrl.training.config.run_config import RunConfig
@@ -109,6 +110,9 @@ class LearnerNode:
         if distant_replay:
             distant_replay.count_in(self.traffic)
         self.central = _central_inference(builder, self.params) if topology.inference == "central" else None
+        self.stepping_clock = SteppingClock() if self.central and topology.runtime == "threads" else None
+        """Counts the time in which environments of this process step."""
+        self._began = time.perf_counter()
         self.adjustment: DynamicAdjustment | None = None
         self._limits: dict[str, Limit] = {}
         self.learner = builder.algorithm.Learner(
@@ -208,9 +212,31 @@ class LearnerNode:
         if self.builder.config.topology.runtime != "serial":  # there nobody waits, roles take turns
             duty = DutyCycle(lambda: self.queue.sample_waited)
             gauges.append(lambda: {"learner_utilisation": duty.take()})
+            if self.central:
+                busy = DutyCycle(lambda: (self.environments_waited or 0.0) / self._num_actors)
+                gauges.append(lambda: {"environment_wait_fraction": 1.0 - busy.take()})
         if self.builder.config.topology.runtime == "threads":
             gauges.append(cpu_by_role)
         return gauges
+
+    @property
+    def _num_actors(self) -> int:
+        return self.builder.config.topology.num_actors // self._reducer.size
+
+    @property
+    def environments_waited(self) -> float | None:
+        """Seconds in which no group of an actor's environments stepped, summed over actors; None: not measured.
+
+        It is measured with central inference where roles run side by side. The time is left out in which the actor
+        waited for room in the store, or for parameters as the schedule demands.
+        """
+        if not self.central or self.builder.config.topology.runtime == "serial":
+            return None
+        if self.traffic.agent_steps or self.stepping_clock is None:  # workers say how long they waited
+            waited = self.traffic.seconds_waited
+        else:
+            waited = (time.perf_counter() - self._began) * self._num_actors - self.stepping_clock.seconds
+        return waited - self.queue.insert_waited - self.params.pull_waited
 
     def close(self) -> None:
         """End every wait of every role with `Closed`."""

@@ -14,7 +14,7 @@ from ddrl.inference.remote_env import RemoteEnv
 from ddrl.inference.service import InferenceService
 from ddrl.inference.worker_pool import LocalWorkers
 from ddrl.interfaces import Service
-from ddrl.training.builder import Generation
+from ddrl.training.builder import Generation, group_role
 from ddrl.training.learner_node import LearnerNode
 
 
@@ -44,7 +44,13 @@ class RemoteActors:
         self._note = note
         self._indices = range(rank, topology.num_actors, topology.num_learners)
         self._envs = [
-            RemoteEnv(builder.spec, topology.envs_per_actor, node.traffic, partial(self._offer, index))
+            RemoteEnv(
+                builder.spec,
+                topology.envs_per_actor,
+                node.traffic,
+                partial(self._offer, index),
+                topology.env_groups,
+            )
             for index in self._indices
         ]
         self.collectors: list[UnrollCollector] = [
@@ -80,6 +86,9 @@ class RemoteActors:
             "env_threads": config.topology.env_threads,
             "first_env": index * config.topology.envs_per_actor,
             "seed": builder.env_seed("actor", index, generation),
+            "other_seeds": [
+                builder.env_seed(group_role(group), index, generation) for group in range(1, config.topology.env_groups)
+            ],
             "name": builder.describe("actor", index, generation),
         }
 

@@ -147,7 +147,13 @@ class Run:
             collector.env.close()
         builder, generation = self.builder, Generation(self.resumes)
         self.collectors = [
-            builder.collector(index, self.records.episode, generation=generation, inference=self.node.central)
+            builder.collector(
+                index,
+                self.records.episode,
+                generation=generation,
+                inference=self.node.central,
+                clock=self.node.stepping_clock,
+            )
             for index in range(self.config.topology.num_actors)
         ]
         actors = [builder.actor(collector, self.params, self.queue) for collector in self.collectors]

@@ -37,6 +37,7 @@ BOOKKEEPING = ("algorithm", "env_frames", "evaluation", "recording", "tracking",
 SIZE_KEYS = (
     "topology.num_actors",
     "topology.envs_per_actor",
+    "topology.env_groups",
     "topology.env_threads",
     "topology.learner_threads",
     "topology.queue_capacity",

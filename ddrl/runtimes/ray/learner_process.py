@@ -130,6 +130,7 @@ class LearnerProcess:
             insert_waited=node.queue.insert_waited,
             pull_waited=node.params.pull_waited,
             sample_waited=node.queue.sample_waited,
+            environments_waited=node.environments_waited,
             delivered=list(self._unrolls),
         )
 

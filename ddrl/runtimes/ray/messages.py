@@ -40,6 +40,7 @@ class Status(NamedTuple):
     insert_waited: float  # seconds that this learner's actors waited to insert, summed over them
     pull_waited: float  # seconds that they waited for parameters
     sample_waited: float  # seconds that the learner waited for batches
+    environments_waited: float | None  # seconds that their environments waited for actions (`LearnerNode`)
     delivered: list[int]  # unrolls of each actor of this learner
 
 

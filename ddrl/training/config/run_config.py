@@ -294,9 +294,12 @@ def read_mapping_of(path: Path) -> dict[str, Any]:
 def to_json(config: RunConfig) -> dict[str, Any]:
     """Return plain data, as JSON has it, from which `parse_run_config` makes an equal configuration.
 
-    Without `peer` where there is none: runs from before that key keep their names and files.
+    Without `peer` where there is none, and without one group of environments: runs from before these keys keep their
+    names and files.
     """
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    if config.topology.env_groups == 1:
+        del values["topology"]["env_groups"]
     return values if config.peer else {key: value for key, value in values.items() if key != "peer"}
 
 

@@ -52,6 +52,9 @@ class Topology:
     num_actors: PositiveInt = 2
     envs_per_actor: PositiveInt = 32
     """Environments (columns of an unroll) that one actor steps together."""
+    env_groups: PositiveInt = 1
+    """Groups of an actor's environments that take turns with central inference: while one group waits for its actions,
+    another one steps (double-buffered acting, Petrenko et al. 2020)."""
     env_threads: PositiveInt = 1
     """Native stepping threads of one actor's environments."""
     max_policy_lag: PositiveInt | None = None

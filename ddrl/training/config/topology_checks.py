@@ -33,6 +33,7 @@ def check_topology(config: RunConfig) -> None:
     _check_shared(config)
     _check_learners(config)
     _check_inference(topology)
+    _check_groups(topology)
     _check_replay(config)
     if config.system.store == "prioritized" or config.system.moves == "gradients":
         return
@@ -135,6 +136,16 @@ def _check_inference(topology: Topology) -> None:
     if central.min_columns > min(largest, columns):
         rule = f"must be at most {min(largest, columns)}: no more columns can be in a batch"
         raise _refused("central.min_columns", rule, central.min_columns)
+
+
+def _check_groups(topology: Topology) -> None:
+    if topology.env_groups == 1:
+        return
+    if topology.inference != "central":
+        rule = "may exceed 1 only with 'topology.inference: central': an actor's own network makes no group wait"
+        raise _refused("env_groups", rule, f"{topology.env_groups} with {topology.inference}")
+    if topology.envs_per_actor % topology.env_groups:
+        raise _refused("env_groups", f"must divide envs_per_actor {topology.envs_per_actor}", topology.env_groups)
 
 
 def _check_adjustment(topology: Topology) -> None:

@@ -40,6 +40,7 @@ TIMING_METRICS = (
     "frames_per_second",
     "cpu_seconds",
     "learner_utilisation",
+    "environment_wait_fraction",
     "inference_columns_mean",
     "inference_batch_ms_mean",
     "inference_call_ms_p50",
