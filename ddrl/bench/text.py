@@ -123,7 +123,7 @@ def disturbance(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
 def medians(repeats: list[dict[str, Any]], columns: Iterable[str]) -> list[str]:
     """Return the cells of some of `COLUMNS`: medians over repeats."""
     middle = pd.json_normalize(repeats).median()
-    return [shown(float(middle[name]), form) for name, form in (COLUMNS[column] for column in columns)]
+    return [shown(float(middle.get(name, math.nan)), form) for name, form in (COLUMNS[column] for column in columns)]
 
 
 def spread(values: Sequence[float], form: str) -> list[str]:

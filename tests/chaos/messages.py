@@ -175,7 +175,13 @@ def _zero_sized(data: bytes, generator: np.random.Generator) -> bytes:
     """A tensor of no bytes whose shape is huge all the same."""
     shape = [2**31 - 1] * int(generator.integers(1, 9))
     shape[int(generator.integers(len(shape)))] = int(generator.integers(2))
-    header = {"kind": "step", "waited": 0.0, "cpu_seconds": 0.0, "tensors": [["observation", "uint8", shape]]}
+    header = {
+        "kind": "step",
+        "waited": 0.0,
+        "cpu_seconds": 0.0,
+        "group": 0,
+        "tensors": [["observation", "uint8", shape]],
+    }
     text = json.dumps(header).encode()
     return struct.pack("<I", len(text)) + text
 

@@ -35,6 +35,7 @@ from ddrl.inference.client import Connection, LearnerLost
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv, Session
 from ddrl.inference.service import METHOD, NAME, InferenceService
+from ddrl.inference.wire import WireError
 from ddrl.inference.worker import Worker
 from ddrl.types import EnvStep
 
@@ -48,10 +49,12 @@ NEVER = threading.Event()
 class Rig:
     """A service with places whose actors do nothing but step."""
 
-    def __init__(self, endpoint: Endpoint, places: int, actors: int) -> None:
+    def __init__(self, endpoint: Endpoint, places: int, actors: int, groups: int = 1) -> None:
         self.log: list[str] = []
         self.steps: list[list[EnvStep]] = [[] for _ in range(places)]
-        self.envs = [RemoteEnv(SPEC, ENVS, Traffic(1), partial(offer, index)) for index in range(places)]
+        self.envs = [
+            RemoteEnv(SPEC, groups * ENVS, Traffic(1), partial(offer, index), groups) for index in range(places)
+        ]
         self.service = InferenceService(endpoint, self.envs, self.log.append)
         self._actors = [threading.Thread(target=self._act, args=(i,), daemon=True) for i in range(actors)]
         for actor in self._actors:
@@ -165,13 +168,13 @@ def hello(**changes: Any) -> bytes:
 def step(*, waited: float = 0.0, cpu_seconds: float = 0.0, **changes: Any) -> bytes:
     """What a worker sends first, but for these clocks and tensors."""
     first = registry.make("toy/catch", num_envs=ENVS, seed=0).reset()
-    clocks = {"waited": waited, "cpu_seconds": cpu_seconds}
+    clocks = {"waited": waited, "cpu_seconds": cpu_seconds, "group": 0}
     return wire.encode("step", clocks, first._replace(**changes)._asdict())
 
 
 def described(*tensors: tuple[str, str, list[int]]) -> bytes:
     """A step that says what its tensors are, and has none."""
-    header = {"kind": "step", "waited": 0.0, "cpu_seconds": 0.0, "tensors": tensors}
+    header = {"kind": "step", "waited": 0.0, "cpu_seconds": 0.0, "group": 0, "tensors": tensors}
     text = json.dumps(header).encode()
     return struct.pack("<I", len(text)) + text
 
@@ -196,7 +199,7 @@ def test_actions_that_are_no_numbers_end_the_run_and_not_its_workers() -> None:
     spec = registry.spec_for("toy/track")
     remote, sent = RemoteEnv(spec, 2, Traffic(1), lambda guests: {}), list[bytes]()
     session: Any = SimpleNamespace(send=sent.append, end=sent.append)
-    remote._session = session
+    remote._session = remote._read = remote._at[0] = session
     with pytest.raises(NonFiniteError, match=r"^training diverged: the policy's action in column 1 is nan$"):
         remote.step(np.array([[0.0], [math.nan]], np.float32))
     assert sent == []
@@ -263,7 +266,7 @@ WRONG: dict[str, tuple[dict[str, Any] | None, list[bytes], grpc.StatusCode, str]
     ),
     "seconds": (
         {},
-        [wire.encode("step", {"waited": float("nan"), "cpu_seconds": 0.0}, {})],
+        [wire.encode("step", {"waited": float("nan"), "cpu_seconds": 0.0, "group": 0}, {})],
         grpc.StatusCode.INVALID_ARGUMENT,
         "expected",
     ),
@@ -671,3 +674,69 @@ def test_a_learner_that_ends_while_nobody_is_there_ends_at_once(tmp_path: Path) 
     began = time.monotonic()
     rig.close()
     assert time.monotonic() - began < 5
+
+
+GROUPS = 2
+
+
+def grouped_rig(tmp_path: Path) -> Rig:
+    made = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=0, groups=GROUPS)
+    made.envs[0]._describe = lambda guests: offer(0, guests) | {"other_seeds": [70 + guests]}
+    return made
+
+
+def test_a_worker_steps_each_group_with_the_actions_of_that_group(tmp_path: Path) -> None:
+    rig = grouped_rig(tmp_path)
+    ones = np.ones(ENVS, dtype=np.int64)
+    try:
+        with working(rig):
+            groups = rig.envs[0].groups
+            found = [[group.reset()] for group in groups]
+            groups[0].begin(ones)
+            for _ in range(30):  # the other group steps while one is being asked about
+                for one, other in ((0, 1), (1, 0)):
+                    groups[other].begin(other + ones)
+                    found[one].append(groups[one].finish())
+            for group, (seed, steps) in enumerate(zip((7, 70), found, strict=True)):
+                env = registry.make("toy/catch", num_envs=ENVS, seed=seed)
+                expected = [env.reset()] + [env.step(group + ones) for _ in range(len(steps) - 1)]
+                for received, made in zip(steps, expected, strict=True):
+                    for part, other_part in zip(received, made, strict=True):
+                        np.testing.assert_array_equal(part, other_part)
+    finally:
+        rig.close()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_every_group_begins_anew_once_where_its_worker_is_lost(tmp_path: Path, order: tuple[int, int]) -> None:
+    rig = grouped_rig(tmp_path)
+    ones = np.ones(ENVS, dtype=np.int64)
+    try:
+        groups = rig.envs[0].groups
+        with working(rig):
+            for group in groups:
+                group.reset()
+            for group in groups:
+                group.begin(ones)
+                assert group.finish().valid.all()
+        for group in order:
+            groups[group].begin(ones)  # nobody takes it
+        with working(rig):
+            first, second = order
+            lost = groups[first].finish()
+            assert lost.start.all() and not lost.valid.any()
+            groups[first].begin(ones)  # before the other group has come to the new worker
+            lost = groups[second].finish()
+            assert lost.start.all() and not lost.valid.any() and not lost.reward.any()
+            assert groups[first].finish().valid.all()
+            groups[second].begin(ones)
+            assert groups[second].finish().valid.all()
+    finally:
+        rig.close()
+
+
+@pytest.mark.parametrize("fault", [{"group": 2}, {"group": -1}, {"group": "0"}, {}])
+def test_a_step_of_no_group_is_refused(fault: dict[str, Any]) -> None:
+    message = wire.decode(wire.encode("step", fault))
+    with pytest.raises(WireError, match="field 'group' is "):
+        message.group(2)
