@@ -28,10 +28,11 @@ from ddrl.inference.central import BatchRule, CentralInference
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.networks.distributions import CATEGORICAL
 from ddrl.system.seeding import torch_generator
-from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.config.run_config import parse_run_config, to_json
 from ddrl.types import Array, EnvStep, Episode, PolicyInput, VectorEnv
 from tests.processes import Ddrl
-from tests.runs import BASE, BATCHED, REPLAYING, base_of, config, curves, merged
+from tests.runs import BASE, BATCHED, REPLAYING, base_of, config, curves, merged, small
+from tests.training.turns import interrupted_after
 
 CENTRAL = {"inference": "central"}
 MEMORY = registry.spec_for("toy/memory")
@@ -84,6 +85,40 @@ def test_what_is_measured_of_inference_is_recorded(tmp_path: Path) -> None:
     for name in ("inference_call_ms_p50", "inference_call_ms_p99", "inference_batch_ms_mean"):
         assert (table[name] > 0).all()
     assert (table["inference_call_ms_p50"].to_numpy() <= table["inference_call_ms_p99"].to_numpy()).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", sorted(BATCHED + REPLAYING))
+@pytest.mark.parametrize("workers", [False, True])
+def test_every_algorithm_acts_in_groups(tmp_path: Path, algorithm: str, workers: bool) -> None:
+    topology = CENTRAL | {"runtime": "threads", "env_groups": 2, "schedule": schedule_of(algorithm)}
+    topology |= {"central": {"worker_processes": workers}}
+    chosen = config(algorithm=algorithm, hyperparameters=small(algorithm), topology=topology, env_frames=800)
+    train(chosen, tmp_path, quiet=True)
+    table = pd.read_parquet(tmp_path / "curves.parquet").set_index("metric").value
+    assert table["environment_wait_fraction"].between(0, 1).all()
+    assert table["inference_columns_mean"].between(2, 8).all()  # of two actors with two groups of two environments
+
+
+def schedule_of(algorithm: str) -> str:
+    return algorithms.load(algorithm).SYSTEM.schedules[0]
+
+
+def test_a_serial_run_in_groups_repeats_and_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    chosen = config(topology=CENTRAL | {"env_groups": 2})
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(chosen, whole, quiet=True)
+    with interrupted_after(70):
+        assert train(chosen, parts, quiet=True) == "interrupted"
+    train(chosen, parts, quiet=True)
+    pd.testing.assert_frame_equal(curves(whole), curves(parts), check_exact=True)
+
+
+def test_one_group_leaves_the_configuration_as_it_was() -> None:
+    one, two = (to_json(config(topology=CENTRAL | {"env_groups": groups})) for groups in (1, 2))
+    assert "env_groups" not in one["topology"]
+    assert two["topology"]["env_groups"] == 2
+    assert parse_run_config(two).topology.env_groups == 2
 
 
 # The parameters' version --------------------------------------------------------------------------------------------

@@ -99,6 +99,12 @@ def test_another_optimizer_takes_nothing_of_the_algorithms_own() -> None:
         ({"topology": {"runtime": "ray", "replay": "own"}}, ["topology.replay", "prioritized replay", "impala"]),
         (APEX | {"topology": {"runtime": "threads", "replay": "own"}}, ["topology.replay", "runtime: ray", "threads"]),
         (APEX | {"topology": {"replay": "actor"}}, ["topology.replay", "learner", "own"]),
+        ({"topology": {"env_groups": 2}}, ["topology.env_groups", "inference: central", "got 2 with local"]),
+        (
+            {"topology": {"env_groups": 3, "inference": "central", "envs_per_actor": 4, "queue_capacity": 8}},
+            ["topology.env_groups", "divide envs_per_actor 4", "got 3"],
+        ),
+        ({"topology": {"env_groups": 0}}, ["topology.env_groups", "greater than 0"]),
         (
             APEX | {"topology": {"runtime": "ray", "inference": "central", "replay": "own"}},
             ["topology.replay", "inference: local", "ray and central"],
