@@ -134,7 +134,7 @@ class Config:
 
     @property
     def whole_unrolls(self) -> bool:
-        """Whether minibatches are made of unrolls: V-trace and recurrent networks need the steps in their order."""
+        """Return whether minibatches hold unrolls: V-trace and recurrent networks need the steps in their order."""
         return self.vtrace or self.lstm_size > 0 or self.feed_last_action_and_reward
 
     stored_columns = 0
