@@ -58,6 +58,40 @@ APPO_S = (
         "tests/algorithms/appo_test.py::test_the_loss_is_sample_factory_s",
     ),
 )
+GROUPS = (
+    mutant(
+        "groups_do_not_overlap",
+        "a group waits for its step before another one acts",
+        UNROLL,
+        """                if t:
+                    self._finish(group, arrays, t - 1)
+                self._begin(group, arrays, t)
+        for group in groups:
+            self._finish(group, arrays, length - 1)
+""",
+        """                self._begin(group, arrays, t)
+                self._finish(group, arrays, t)
+        for group in groups:
+""",
+        "tests/actors/env_groups_test.py::test_one_group_steps_while_another_one_waits_for_its_actions",
+    ),
+    mutant(
+        "groups_are_written_over_each_other",
+        "every group's rewards stand in the columns of the first",
+        UNROLL,
+        'arrays["reward"][t, columns] = step.reward',
+        'arrays["reward"][t, : len(step.reward)] = step.reward',
+        "tests/actors/env_groups_test.py",
+    ),
+    mutant(
+        "a_lost_worker_is_lost_to_one_group",
+        "a group goes on at the next worker as if it had been there before",
+        "ddrl/inference/remote_env.py",
+        "step = self._next(session, group) if session is self._read else None  # else another group has lost it",
+        "step = self._next(self._read or session, group)",
+        "tests/inference/service_test.py::test_every_group_begins_anew_once_where_its_worker_is_lost",
+    ),
+)
 LOSSES = (
     mutant(
         "dead_steps_weigh_in_v_trace",
@@ -245,8 +279,8 @@ ACTORS = (
         "unrolls_begin_with_no_memory",
         "the learner begins every unroll with a state of zeros",
         UNROLL,
-        "initial_state = tuple(part.cpu().clone() for part in policy.state)",
-        "initial_state = tuple(0 * part.cpu().clone() for part in policy.state)",
+        "joined_states([tuple(part.cpu().clone() for part in one.policy.state) for one in groups])",
+        "joined_states([tuple(0 * part.cpu().clone() for part in one.policy.state) for one in groups])",
         "tests/actors/unroll_test.py",
     ),
     mutant(
@@ -603,4 +637,6 @@ STATISTICS = (
     ),
 )
 
-OWN: tuple[Mutant, ...] = APPO_S + LOSSES + NETWORKS + ACTORS + REPLAY + LEARNERS + COORDINATOR + RECORDS + STATISTICS
+OWN: tuple[Mutant, ...] = (
+    APPO_S + GROUPS + LOSSES + NETWORKS + ACTORS + REPLAY + LEARNERS + COORDINATOR + RECORDS + STATISTICS
+)

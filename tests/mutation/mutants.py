@@ -39,7 +39,7 @@ def mutant(name: str, breaks: str, file: str, old: str, new: str, *tests: str, g
 
 SEEN = "self.last_action, torch.from_numpy(step.reward)"
 FED = "self.inference.infer(inputs)"
-WRITTEN = 'arrays["last_reward"][t] = inputs.last_reward.numpy()'
+WRITTEN = 'arrays["last_reward"][t, self.columns] = inputs.last_reward.numpy()'
 PLAYED = "step = self._env.step(self._policy.act(self._last).action.numpy())"
 POLICY, UNROLL, EVALUATOR = "ddrl/actors/policy.py", "ddrl/actors/unroll.py", "ddrl/actors/evaluator.py"
 ACTING = ("tests/actors/unroll_test.py", "tests/algorithms/acted_test.py")
@@ -238,10 +238,8 @@ AUDITED = (
         "states_after_acting",
         "a replay holds the recurrent states after its steps as if they were those before",
         UNROLL,
-        "            if states is not None:\n                states.append(policy.state)\n"
-        "            acted, self._acted = self._acted or policy.answer(inputs), None\n",
-        "            acted, self._acted = self._acted or policy.answer(inputs), None\n"
-        "            if states is not None:\n                states.append(policy.state)\n",
+        "        group.states.append(group.policy.state)\n        acted, columns = group.act(), group.columns\n",
+        "        acted, columns = group.act(), group.columns\n        group.states.append(group.policy.state)\n",
         *ACTING,
         golden=("r2d2_memory",),
     ),
