@@ -2,6 +2,7 @@
 
     python -m tests.regression.power                  every fault and every point; many minutes
     python -m tests.regression.power halved ppo r2d2  one fault, some points
+    python -m tests.regression.power level            judges the measured frames again: a new point changes the level of all
 
 `tests/regression/points/power.csv` keeps what it found. Not part of any check.
 """
@@ -9,12 +10,13 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ddrl.regression import points
+from ddrl.regression import limits, points
 from ddrl.regression.checks import Check
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,10 @@ FAULTS: Mapping[str, Callable[[], None]] = {"halved": halved, "lost": lost}
 
 def main(fault: str = "", *names: str) -> None:
     """Prints and keeps one row for each fault and point."""
+    if fault == "level":
+        for row in list(csv.DictReader(FILE.open())):
+            keep(levelled(row))
+        return
     for kind in [fault] if fault else FAULTS:
         for check in points.checks(ROOT, FAULTS[kind], names):
             row = {
@@ -73,6 +79,16 @@ def found(check: Check) -> str:
     if "; at most " not in check.line:
         raise RuntimeError(f"{check.name}: {check.line}")
     return "no" if check.passed else "yes"
+
+
+def levelled(row: Mapping[str, str]) -> dict[str, str]:
+    """Returns a row with the limit of today's level, for the same frames."""
+    recorded = list(points.read(ROOT / points.FOLDER / f"{row['point']}.json")["frames"].values())
+    level = points.level(ROOT)
+    allowed = limits.limit(recorded, len(points.FRESH), level)
+    line = re.sub(r"at most [\d,]+ at level [\d.]+", f"at most {allowed:,.0f} at level {level:.2g}", row["line"])
+    reached = float(row["line"].split(" frames")[0].replace(",", ""))
+    return {**row, "line": line, "found": "no" if reached <= allowed else "yes"}
 
 
 def keep(row: Mapping[str, str]) -> None:
