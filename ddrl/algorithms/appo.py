@@ -327,8 +327,11 @@ class Learner:
         if not total:  # nothing to learn from
             core.updates += 1
             return lag | {"stale_fraction": 1.0}
-        if config.whole_unrolls:
-            numbers, total = column_numbers(batch, setting.reducer)
+        places = None
+        if config.whole_unrolls:  # those with a step that is learned from
+            kept = learned.any(0)
+            places = kept.nonzero()[:, 0]
+            numbers, total = column_numbers(batch, kept, setting.reducer)
         part = prepare(  # 6  advantages
             core.network, batch.to(setting.device), learned.to(setting.device), config, setting.precision
         )
@@ -337,9 +340,11 @@ class Learner:
             where=core.this_update(),
         )
         steps = []
+        count = min(config.num_minibatches, total)  # none is empty
         for _ in range(config.num_epochs):  # 7  K epochs, each over every step or unroll of all learners
-            indices = shared_minibatches(numbers, total, config.num_minibatches, setting.generator, setting.reducer)
-            for minibatch in part.minibatches([one.to(setting.device) for one in indices]):
+            indices = shared_minibatches(numbers, total, count, setting.generator, setting.reducer)
+            chosen = [(one if places is None else places[one]).to(setting.device) for one in indices]
+            for minibatch in part.minibatches(chosen):
                 steps.append(self._descend(minibatch, share))
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
         core.updates += 1

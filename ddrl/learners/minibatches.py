@@ -45,12 +45,12 @@ def sample_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
     return own[valid[:, rank].bool()], int(marks.sum())
 
 
-def column_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
-    """Return the numbers [B] that the columns of this batch would have if one learner held those of all, and how many.
+def column_numbers(batch: Unroll, kept: Tensor, reducer: Reducer) -> tuple[Tensor, int]:
+    """Return the numbers [n] that the columns that are kept [B] bool would have if one learner held the batches of all.
 
-    As `sample_numbers`, for minibatches of whole unrolls.
+    As `sample_numbers`, for minibatches of whole unrolls; also return how many columns all learners keep.
     """
-    return sample_numbers(replace(batch, valid=torch.ones_like(batch.valid[:1])), reducer)
+    return sample_numbers(replace(batch, valid=kept[None]), reducer)
 
 
 def shared_minibatches(

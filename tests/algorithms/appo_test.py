@@ -157,6 +157,22 @@ def test_steps_older_than_the_bound_are_left_out_and_shorten_the_step() -> None:
     assert (metrics["policy_lag_mean"], metrics["policy_lag_max"]) == (3.25, 6.0)
 
 
+@pytest.mark.parametrize(("vtrace", "steps"), [(True, [1, 1]), (False, [1, 1, 1])])
+def test_no_minibatch_is_without_a_step_that_is_young_enough(vtrace: bool, steps: list[int]) -> None:
+    rig = Rig("appo", max_policy_lag=0, num_epochs=1, num_minibatches=4, vtrace=vtrace)
+    rig.params.publish(rig.network)
+    recorder, batch = rig.record(), valued(rig, rig.unroll())
+    valid = torch.ones_like(batch.valid)
+    versions = torch.zeros_like(batch.version)
+    if vtrace:  # two unrolls of four, one step of each
+        versions[0, :2] = 1
+    else:  # three steps for four minibatches
+        versions[0, :3] = 1
+    rig.learner.update(replace(batch, version=versions, valid=valid))
+    sizes = [int(part.learned.sum()) if isinstance(part, Columns) else part.batch_size for part in recorder.batches]
+    assert sizes == steps
+
+
 @pytest.mark.parametrize("vtrace", [False, True])
 def test_a_batch_that_is_too_old_teaches_nothing_and_still_makes_a_version(vtrace: bool) -> None:
     rig = Rig("appo", max_policy_lag=0, vtrace=vtrace)

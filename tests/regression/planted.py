@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from ddrl import types
-from ddrl.algorithms import a3c, apex_dqn, d4pg, ga3c, gorila, impact, impala, ppo, r2d2
+from ddrl.algorithms import a3c, apex_dqn, appo, d4pg, ga3c, gorila, impact, impala, ppo, r2d2
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.learners import core, data_parallel, parameter_groups, shared_updates
 from ddrl.losses import vtrace
@@ -252,6 +252,21 @@ def memory_of_the_last_episode(right: Function) -> Function:
     return lambda net, batch, *others: right(net, replaced(batch, start=torch.zeros_like(batch.start)), *others)
 
 
+def any_age(right: Function) -> Function:
+    """Steps are learned from however old their policy is."""
+    return lambda learner, batch: batch.valid
+
+
+def symmetric_clip(right: Function) -> Function:
+    """The lower bound of the ratio is PPO's."""
+    return lambda ratio, advantage, epsilon, bounds: right(ratio, advantage, epsilon, "symmetric")
+
+
+def any_value(right: Function) -> Function:
+    """Values may move as far as they like from those that were predicted while acting."""
+    return lambda value, old_value, target, epsilon: right(value, old_value, target, None)
+
+
 def any_slope(right: Function) -> Function:
     """The critic's slope by the action is not bounded."""
     return lambda slope, bound, **options: slope
@@ -398,6 +413,12 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "slope of the critic not bounded": Fault(d4pg, "action_gradients", any_slope),
         "gradients not clipped": Fault(parameter_groups, "clip_global_norm", any_norm),
     },
+    "appo_memory": {
+        "old steps learned from": Fault(appo.Learner, "_learned", any_age),
+        "symmetric bounds of the ratio": Fault(appo, "clipped_surrogate", symmetric_clip),
+        "values not clipped": Fault(appo, "clipped_value_loss", any_value),
+    },
+    "appo_assault": unclipped(appo, parameter_groups),
     "impact_assault": unclipped(impact, parameter_groups),
     "apex_assault": unclipped(apex_dqn, parameter_groups),
     "r2d2_assault": unclipped(r2d2, parameter_groups),

@@ -2,7 +2,7 @@
 
     python -m tests.regression.power                  every fault and every point; many minutes
     python -m tests.regression.power halved ppo r2d2  one fault, some points
-    python -m tests.regression.power level            judges the measured frames again: a new point changes the level of all
+    python -m tests.regression.power level            judges measured frames anew: a new point changes the level
 
 `tests/regression/points/power.csv` keeps what it found. Not part of any check.
 """

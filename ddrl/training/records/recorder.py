@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,14 +142,17 @@ class Recorder:
             self._next = (counts.env_frames // self._period + 1) * self._period
 
     def flush(self, counts: Counts) -> None:
-        """Write a record: the means since the last one, and the maxima of `*_max`."""
+        """Write a record: the means since the last one, and the maxima of `*_max`.
+
+        A metric's mean is over the updates that have it: one that had nothing to learn from has no loss.
+        """
         if not self._updates:
             return
         with self._lock:
             episodes, self._episodes = self._episodes, []
         record: Metrics = {}
-        for name in self._updates[0]:
-            values = [metrics[name] for metrics in self._updates]
+        for name in dict.fromkeys(chain.from_iterable(self._updates)):
+            values = [metrics[name] for metrics in self._updates if name in metrics]
             record[name] = max(values) if name.endswith("_max") else float(np.mean(values))
         record |= means(episodes) | self._scores.take(episodes)
         for gauge in self.gauges:

@@ -50,6 +50,14 @@ def test_a_record_holds_means_since_the_last_and_the_maximum_of_maxima(tmp_path:
     assert table.episodes.tolist() == [3.0, 5.0]
 
 
+def test_a_metric_that_some_updates_lack_is_the_mean_of_the_others(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, period_frames=120)
+    for updates, metrics in enumerate([{"stale": 1.0}, {"loss": 2.0, "stale": 0.0}, {"loss": 4.0, "stale": 0.5}], 1):
+        recorder.update(counts(updates), metrics)
+    values = read_curves(tmp_path / "curves.jsonl").set_index("metric").value
+    assert (values["loss"], values["stale"]) == (3.0, 0.5)
+
+
 def test_an_episode_whose_environment_was_lost_on_the_way_is_no_score(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, period_frames=100)
     for episode_return, abandoned in ((1.0, False), (50.0, True), (3.0, False)):
