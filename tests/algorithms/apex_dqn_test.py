@@ -274,6 +274,7 @@ class FakeCollector:
         self.rig, self.next_index, self.pulls = rig, 0, list[int]()
         self.env = SimpleNamespace(num_envs=4)
         self.policy = SimpleNamespace(pull=lambda params, index: self.pulls.append(index), sampler=sampler)
+        self.policies = [self.policy]
 
     def collect(self, length: int, states: list[Any] | None) -> Any:
         assert length == 6

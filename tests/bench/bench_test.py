@@ -198,7 +198,8 @@ def test_one_repeat_measures_the_parts_and_the_whole(algorithm: str, runtime: st
     assert repeat.ratio == repeat.training / repeat.bound
     assert 0 < repeat.cpu_utilisation <= 1.2
     assert 0 <= repeat.others <= 1.2
-    assert set(repeat.duty) == {"actor", "learner"}
+    central = algorithm == "ga3c" and runtime != "serial"  # there an environment may wait for actions
+    assert set(repeat.duty) == {"actor", "learner"} | ({"environments"} if central else set())
     assert all(0 <= duty <= 1 for duty in repeat.duty.values())
     if runtime == "serial":
         assert sum(repeat.duty.values()) == pytest.approx(1), "they take turns"

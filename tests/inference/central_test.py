@@ -31,7 +31,7 @@ from ddrl.system.seeding import torch_generator
 from ddrl.training.config.run_config import parse_run_config, to_json
 from ddrl.types import Array, EnvStep, Episode, PolicyInput, VectorEnv
 from tests.processes import Ddrl
-from tests.runs import BASE, BATCHED, REPLAYING, base_of, config, curves, merged, small
+from tests.runs import BASE, BATCHED, REPLAYING, base_of, config, curves, merged
 from tests.training.turns import interrupted_after
 
 CENTRAL = {"inference": "central"}
@@ -93,8 +93,7 @@ def test_what_is_measured_of_inference_is_recorded(tmp_path: Path) -> None:
 def test_every_algorithm_acts_in_groups(tmp_path: Path, algorithm: str, workers: bool) -> None:
     topology = CENTRAL | {"runtime": "threads", "env_groups": 2, "schedule": schedule_of(algorithm)}
     topology |= {"central": {"worker_processes": workers}}
-    chosen = config(algorithm=algorithm, hyperparameters=small(algorithm), topology=topology, env_frames=800)
-    train(chosen, tmp_path, quiet=True)
+    train(parse_run_config(merged(base_of(algorithm), {"topology": topology, "env_frames": 800})), tmp_path, quiet=True)
     table = pd.read_parquet(tmp_path / "curves.parquet").set_index("metric").value
     assert table["environment_wait_fraction"].between(0, 1).all()
     assert table["inference_columns_mean"].between(2, 8).all()  # of two actors with two groups of two environments

@@ -320,7 +320,7 @@ def test_an_error_that_nobody_thought_of_ends_the_stream_that_made_it(
 
     with working(rig, place=0):
         with monkeypatch.context() as patched:
-            patched.setattr(rig.envs[1]._decoder, "decode", unthought_of)
+            patched.setattr(rig.envs[1]._decoders[0], "decode", unthought_of)
             with stream(rig, step(), claim={"place": 1}) as call:
                 code, details = outcome(call)
         assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "a message cannot be read: MemoryError: ")

@@ -51,7 +51,7 @@ def _keys_of(target: Any, prefix: str) -> Iterator[Key]:
     for field in dataclasses.fields(target):
         name, annotation, default = prefix + field.name, hints[field.name], _default(field)
         parts = dataclasses_in(annotation)
-        if not parts or default is None or not dataclasses.is_dataclass(default):
+        if not parts or type(None) in get_args(annotation) or not dataclasses.is_dataclass(default):
             yield Key(name, _words(annotation), _spelled(default, field), texts.get(field.name, ""))
         for part in dict.fromkeys(parts):
             yield from _keys_of(part, f"{name}.")
