@@ -24,7 +24,7 @@ def evaluate(network: BatchNetwork, batch: Unroll, precision: str) -> NetworkOut
     steps = (batch.length + 1) * batch.batch_size
     found = []
     with autocast(batch.reward.device, precision):
-        for part in split(batch, min(batch.batch_size, -(-steps // network.piece_steps))):
+        for part in split(batch, max(1, min(batch.batch_size, -(-steps // network.piece_steps)))):
             output = network(part.observation, part.last_action, part.last_reward, part.start, part.initial_state)
             found.append((output.distribution, output.value))
     distributions, values = zip(*found, strict=True)
@@ -59,6 +59,11 @@ def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None
 
 
 def explained_variance(values: Tensor, targets: Tensor) -> float:
-    """Return 1 - Var(target - value) / Var(target): 1 for a perfect fit, 0 for constant values or constant targets."""
+    """Return 1 - Var(target - value) / Var(target): 1 for a perfect fit, 0 for constant values or constant targets.
+
+    Also 0 without any: a rank's share of a minibatch may be empty.
+    """
+    if not targets.numel():
+        return 0.0
     variance = float(targets.var(correction=0))
     return 1.0 - float((targets - values).var(correction=0)) / variance if variance > 0 else 0.0

@@ -37,7 +37,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 CASES = [
     (algorithm, spec, extra) for algorithm in SETTINGS for spec, extra in (("discrete", {}), ("continuous", NORMALISED))
 ]
-CASES.append(("appo", "discrete", {"vtrace": True, "num_minibatches": 2}))
+CASES += [
+    ("appo", "discrete", {"vtrace": True, "num_minibatches": 2}),
+    (
+        "appo",
+        "discrete",
+        {"vtrace": True, "num_minibatches": 4, "lstm_size": 8},
+    ),  # a rank has no column of half of them
+]
 
 
 def learned(algorithm: str, spec: str, extra: dict[str, Any], reducer: Reducer) -> tuple[list[Any], list[torch.Tensor]]:
