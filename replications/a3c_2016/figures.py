@@ -101,8 +101,7 @@ def threads(wall_clock: pd.DataFrame, milestones: pd.DataFrame, published: pd.Da
     grid = canvas.add_gridspec(len(tasks), 2)
     for row, task in enumerate(tasks):
         axes, part = canvas.add_subplot(grid[row, 0]), own[own["environment"] == task]
-        panels.returns(axes, part, styles, "seconds", thin=own["origin"].nunique() > 1)
-        panels.extent(axes, part, "seconds")
+        panels.returns_over(axes, part, styles, "seconds", thin=own["origin"].nunique() > 1)
         axes.set_title(part["env_label"].iloc[0])
         axes.set_ylabel("training return")
         axes.set_xlabel("wall time of training" if row == len(tasks) - 1 else "")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from ddrl.analysis.figures import games, panels, plots
 from ddrl.analysis.figures.games import Mark, Panels, Rows, Variant
@@ -59,8 +58,8 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
         right = canvas.add_subplot(grid[row, 1], sharey=left)
         right.tick_params(labelleft=False)
         frames, clock = (table[table["environment"] == task] for table in chosen)
-        _lines(left, frames, styles, "env_frames", thin)
-        _lines(right, clock, styles, "seconds", thin)
+        panels.returns_over(left, frames, styles, "env_frames", thin=thin)
+        panels.returns_over(right, clock, styles, "seconds", thin=thin)
         left.set_title(own["env_label"][own["environment"] == task].iloc[0])
         left.set_ylabel("training return")
         left.set_xlabel("environment frames" if row == len(tasks) - 1 else "")
@@ -86,7 +85,9 @@ def replay(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
         _key(canvas.add_subplot(grid[0, column]), table, styles)
         for row, task in enumerate(sorted(set(table["environment"])), start=1):
             axes, own = canvas.add_subplot(grid[row, column]), table[table["environment"] == task]
-            _lines(axes, own, styles, "seconds" if column else "env_frames", table["origin"].nunique() > 1)
+            panels.returns_over(
+                axes, own, styles, "seconds" if column else "env_frames", thin=table["origin"].nunique() > 1
+            )
             axes.set_title(f"{name}: {own['env_label'].iloc[0]}")
             axes.set_xlabel("wall time of training" if column else "environment frames")
             axes.set_ylabel("training return")
@@ -103,12 +104,6 @@ def _key(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style]) -> None:
         axes.legend(handles=handles, ncols=1 if long else -(-len(handles) // 2), fontsize=6.5, **place)
 
 
-def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str, thin: bool) -> None:
-    """One line per variant and origin, reference runs `thin` where the figure has both; and the axis of `x`."""
-    panels.returns(axes, table, styles, x, thin=thin)
-    panels.extent(axes, table, x)
-
-
 def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
     """Frames per second of training against actors, both logarithmic; dotted: proportional to the fewest actors."""
     counts, handles = sorted(set(runs["num_actors"])), []
@@ -116,16 +111,6 @@ def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
         filled = plots.is_filled(str(origin))
         plots.speeds(axes, part, BLUE, counts, filled=filled)
         handles.append(plots.handle(f"{NAMES[str(origin)]}, {task}: {machine}", BLUE, marker="o", filled=filled))
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(counts))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 1000 else f"{value:g}")
-    axes.set_title("Speed")
+    plots.speed_axes(axes, counts)
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1, "handletextpad": 0.1}
     axes.legend(handles=handles, fontsize=6, **place)
-    axes.set_xlabel("actors")
-    axes.set_ylabel("frames per second")
-    axes.grid(axis="y")

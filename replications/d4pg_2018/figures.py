@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from ddrl.analysis.figures import games, panels, plots
 from ddrl.analysis.figures.games import Mark, Panels, Variant
@@ -94,8 +92,9 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
         left = canvas.add_subplot(grid[row, 0])
         right = canvas.add_subplot(grid[row, 1], sharey=left)
         right.tick_params(labelleft=False)
-        _lines(left, learned[learned["environment"] == task], styles, "env_frames")
-        _lines(right, timed[timed["environment"] == task], styles, "seconds")
+        for axes, table, x in ((left, learned, "env_frames"), (right, timed, "seconds")):
+            part = table[table["environment"] == task]
+            panels.returns_over(axes, part, styles, x, thin=part["origin"].nunique() > 1)
         left.set_title(own["env_label"][own["environment"] == task].iloc[0])
         left.set_ylabel("training return")
     left.set_xlabel("environment frames")
@@ -103,12 +102,6 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
     _speeds(canvas.add_subplot(grid[len(tasks), :]), own)
     plots.legend_above(canvas, plots.variant_handles(learned, styles))
     return canvas
-
-
-def _lines(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str) -> None:
-    """One line per variant and origin, reference runs thin where the figure has both; and the axis of `x`."""
-    panels.returns(axes, table, styles, x, thin=table["origin"].nunique() > 1)
-    panels.extent(axes, table, x)
 
 
 def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
@@ -121,16 +114,6 @@ def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
     for origin, machine in sorted(machines, reverse=True):
         text = f"{NAMES[str(origin)]}: {machine}"
         handles.append(plots.handle(text, GREY, marker="o", filled=plots.is_filled(str(origin))))
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(counts))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 1000 else f"{value:g}")
-    axes.set_title("Speed")
+    plots.speed_axes(axes, counts)
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1, "handletextpad": 0.3}
     axes.legend(handles=handles, fontsize=6, ncols=min(3, len(handles)), **place)
-    axes.set_xlabel("actors")
-    axes.set_ylabel("frames per second")
-    axes.grid(axis="y")

@@ -97,8 +97,7 @@ def adjustment(wall_clock: pd.DataFrame, efficiency: pd.DataFrame) -> Figure:
     canvas = plots.new_figure("full", 0.7 + 1.7 * len(tasks))
     for (left, right), task in zip(canvas.subplots(len(tasks), 2, squeeze=False), tasks, strict=True):
         part = own[own["environment"] == task]
-        panels.returns(left, part, styles, "seconds", thin=len(origins) > 1)
-        panels.extent(left, part, "seconds")
+        panels.returns_over(left, part, styles, "seconds", thin=len(origins) > 1)
         panels.rows(right, panels.by_variant(runs[runs["environment"] == task], SPEED), WAYS, origins)
         right.set_xlim(left=0)
         # Of many ticks the last one's label would reach over the edge.

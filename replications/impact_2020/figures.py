@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from ddrl.analysis.figures import panels, plots
 from ddrl.analysis.figures.plots import BLUE, DASHES, FAINT, GREEN, GREY, NAMES, ORANGE, PURPLE, VERMILLION, Style
@@ -266,16 +266,5 @@ def _speeds(axes: Axes, runs: pd.DataFrame) -> None:
     for (origin, machine), part in runs.groupby(["origin", "cpu"], sort=True):
         plots.speeds(axes, part, BLUE, counts, filled=plots.is_filled(str(origin)))
         machines.append((str(origin), f"{NAMES[str(origin)]}: {machine}"))
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(counts))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_locator(NullLocator())
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: plots.frames_text(value) if value >= 1000 else f"{value:g}")
-    axes.set_title("Speed")
+    plots.speed_axes(axes, counts, "workers")
     _origins(axes, machines)
-    axes.set_xlabel("workers")
-    axes.set_ylabel("frames per second")
-    axes.grid(axis="y")

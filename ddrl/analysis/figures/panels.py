@@ -72,6 +72,12 @@ def extent(axes: Axes, table: pd.DataFrame, x: str) -> None:
     axes.grid(axis="y")
 
 
+def returns_over(axes: Axes, table: pd.DataFrame, styles: Mapping[str, Style], x: str, *, thin: bool) -> None:
+    """Draw `returns` over frames or seconds, and set up that axis."""
+    returns(axes, table, styles, x, thin=thin)
+    extent(axes, table, x)
+
+
 def systems(
     curves: pd.DataFrame, references: pd.DataFrame, labels: Mapping[str, str], styles: Mapping[str, Style]
 ) -> Canvas:

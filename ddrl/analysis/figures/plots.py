@@ -203,6 +203,21 @@ def speeds(axes: Axes, runs: pd.DataFrame, colour: str, counts: Sequence[int], *
     axes.plot(counts, [base * count for count in counts], color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
 
 
+def speed_axes(axes: Axes, counts: Sequence[int], actors: str = "actors") -> None:
+    """Set up the axes of `speeds`, both logarithmic; a paper may have another word for `actors`."""
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(ticker.FixedLocator(counts))
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(ticker.NullLocator())
+        axis.set_major_formatter(lambda value, _: frames_text(value) if value >= 1000 else f"{value:g}")
+    axes.set_title("Speed")
+    axes.set_xlabel(actors)
+    axes.set_ylabel("frames per second")
+    axes.grid(axis="y")
+
+
 def is_filled(origin: str) -> bool:
     """Return whether the marks of runs of this origin are filled; those of reference runs are open."""
     return origin != "reference"
