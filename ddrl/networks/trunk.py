@@ -100,7 +100,7 @@ def features(
     if instruction is not None:
         found = torch.cat([found, instruction.to(found.dtype)], dim=-1)
     if network.core is not None:
-        outputs, state = network.core(found.unflatten(0, observation.shape[:2]), start, state)
+        outputs, state = network.core(found.view(*observation.shape[:2], found.shape[-1]), start, state)
         found = outputs.flatten(0, 1)
     return found, flat, state
 
