@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from ddrl.analysis.figures import panels, plots
 from ddrl.analysis.figures.plots import BLUE, DASHES, GREEN, ORANGE, PUBLISHED, VERMILLION, Style
 
-SPEEDS = {"throughput": "Atari", "throughput_first_person": "first person"}
-"""Experiments of the first figure."""
+SPEEDS = {"throughput": "Atari", "throughput_first_person": "VizDoom"}
+"""Experiment of the first figure -> the published domain that is drawn beside it."""
 GROUPS, SCHEDULES, LAGS, DMLAB = "double_buffering", "sample_efficiency", "policy_lag", "dmlab30"
 SPEED, WAITING = "steady_frames_per_second", "environment_wait_fraction"
 SYSTEMS = {"appo": "APPO", "seed_rl": "SEED RL", "impala": "IMPALA", "ppo": "PPO, synchronous"}
@@ -45,7 +45,8 @@ def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
         part = own[own["environment"] == task]
         panels.rows(left, panels.by_variant(part, SPEED), SYSTEMS, origins, colours=COLOURS)
         panels.rows(right, _gains(part), OTHERS, origins, spread=0.5, colours=COLOURS)
-        printed = published[published["experiment"].isin(set(part["experiment"])) & (published["metric"] == "speed_up")]
+        (experiment,) = set(part["experiment"])
+        printed = published[(published["experiment"] == experiment) & (published["task"] == SPEEDS[experiment])]
         for row, name in enumerate(OTHERS):
             of_other = printed[printed["variant"].map(PRINTED) == name].sort_values("cell")
             panels.published_row(right, of_other["value"].tolist(), row, _machines(of_other))
