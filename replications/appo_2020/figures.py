@@ -114,10 +114,11 @@ def policy_lag(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
 def _learning(
     own: pd.DataFrame, references: pd.DataFrame, styles: dict[str, Style], labels: dict[str, str] | None = None
 ) -> Figure:
-    """Draw training returns, one panel per task, first-person tasks last."""
+    """Draw training returns, one panel per task; names of tasks are short enough for three in a row."""
     if own.empty:
         return panels.nothing()
-    return panels.learning(own, references, styles, sorted(set(own["environment"])), labels)
+    short = own.assign(env_label=own["env_label"].str.removeprefix("Vizdoom "))
+    return panels.learning(short, references, styles, sorted(set(own["environment"])), labels)
 
 
 def capped_scores(scores: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -127,13 +128,14 @@ def capped_scores(scores: pd.DataFrame, published: pd.DataFrame) -> Figure:
         return panels.nothing()
     capped = own.assign(value=100 * own["human_normalised_score"].clip(upper=1.0))
     means = capped.groupby(["origin", "variant", "seed"], as_index=False)["value"].mean()
-    shown = {name: label for name, label in AGENTS.items() if name in {*means["variant"], "appo_pbt"}}
     origins = panels.origins_of(means)
-    canvas = plots.new_figure("full", 0.8 + 0.35 * len(shown))
+    canvas = plots.new_figure("full", 0.8 + 0.35 * len(AGENTS))
     axes: Axes = canvas.subplots()
-    panels.rows(axes, panels.by_variant(means, "value"), shown, origins, colours={"impala": VERMILLION})
+    panels.rows(axes, panels.by_variant(means, "value"), AGENTS, origins, colours={"impala": VERMILLION})
     printed = published[(published["experiment"] == DMLAB) & (published["metric"] == MEAN)]
-    panels.published_row(axes, printed["value"].tolist(), list(shown).index("appo_pbt"))
+    for system, name in (("APPO", "appo_pbt"), ("IMPALA", "impala")):
+        of_system = printed["value"][printed["system"] == system]
+        panels.published_row(axes, of_system.tolist(), list(AGENTS).index(name))
     axes.set_xlabel("mean capped human-normalised score in percent")
     axes.grid(axis="x")
     handles = plots.origin_handles(origins)
