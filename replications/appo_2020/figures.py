@@ -27,7 +27,7 @@ PRINTED = {
 GROUP_LABELS = {"one_group": "one group", "two_groups": "two groups"}
 GROUP_COLOURS = {"one_group": VERMILLION, "two_groups": BLUE}
 SCHEDULE_STYLES: dict[str, Style] = {"asynchronous": (BLUE, "-"), "synchronous": (VERMILLION, DASHES[1])}
-LAG_LABELS = {"lag_0": "no lag", "lag_20": "20 updates", "lag_100": "100 updates"}
+LAG_LABELS = {"lag_0": "no lag", "lag_20": "20 gradient steps", "lag_100": "100 gradient steps"}
 LAG_STYLES: dict[str, Style] = {"lag_0": (BLUE, "-"), "lag_20": (GREEN, DASHES[1]), "lag_100": (VERMILLION, DASHES[2])}
 AGENTS = {"appo_pbt": "APPO, PBT", "appo": "APPO", "impala": "IMPALA"}
 MEAN = "mean_capped_human_normalised_score"
@@ -107,7 +107,7 @@ def sample_efficiency(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
 
 
 def policy_lag(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
-    """Show one panel per task: training return with a policy lag of 0, 20 and 100 updates."""
+    """Show one panel per task: training return with a policy lag of 0, 20 and 100 gradient steps."""
     return _learning(curves[curves["experiment"] == LAGS], references, LAG_STYLES, LAG_LABELS)
 
 
