@@ -51,8 +51,8 @@ def throughput(efficiency: pd.DataFrame, published: pd.DataFrame) -> Figure:
             of_other = printed[printed["variant"].map(PRINTED) == name].sort_values("cell")
             panels.published_row(right, of_other["value"].tolist(), row, _machines(of_other))
         panels.one_line(right)
-        for axes in (left, right):
-            panels.logarithmic(axes)
+        panels.logarithmic(right)
+        _from_zero(left)
         left.set_title(part["env_label"].iloc[0])
         right.set_title("APPO against the others")
         left.set_xlabel("frames per second")
@@ -89,9 +89,7 @@ def double_buffering(efficiency: pd.DataFrame) -> Figure:
         part = own[own["environment"] == task]
         for axes, column in ((left, WAITING), (right, SPEED)):
             panels.rows(axes, panels.by_variant(part, column), GROUP_LABELS, origins, colours=GROUP_COLOURS)
-            axes.set_xlim(left=0)
-            axes.locator_params(axis="x", nbins=5)
-            axes.grid(axis="x")
+            _from_zero(axes)
         left.set_title(part["env_label"].iloc[0])
         right.set_title("Speed")
         left.set_xlabel("share of time in which no environment steps")
@@ -99,6 +97,13 @@ def double_buffering(efficiency: pd.DataFrame) -> Figure:
     if len(origins) > 1:
         plots.legend_above(canvas, plots.origin_handles(origins))
     return canvas
+
+
+def _from_zero(axes: Axes) -> None:
+    """Let a linear axis begin at 0 and end a little beyond the largest value."""
+    axes.set_xlim(0, 1.05 * axes.get_xlim()[1])
+    axes.locator_params(axis="x", nbins=5)
+    axes.grid(axis="x")
 
 
 def sample_efficiency(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
