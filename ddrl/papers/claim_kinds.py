@@ -26,6 +26,7 @@ COST_METRICS = (
     "cpu_seconds_per_million_frames",
     "dollars_per_billion_frames",
     "learner_utilisation",
+    "environment_wait_fraction",
     "inference_call_ms_p50",
     "inference_call_ms_p99",
     "round_trip_ms_p50",

@@ -24,6 +24,7 @@ THREADS = ("actor", "inference", "learner", "environment", "other")
 """Roles for which runs with runtime `threads` record CPU seconds (`ddrl.training.records.thread_cpu`)."""
 GAUGES = (
     "learner_utilisation",
+    "environment_wait_fraction",
     "inference_columns_mean",
     "inference_batch_ms_mean",
     "inference_call_ms_p50",

@@ -26,7 +26,7 @@ from ddrl.analysis.runs.flags import flatten, same
 from ddrl.analysis.runs.run_data import RunData, RunFault, read_lineage, try_run
 from ddrl.errors import UserError
 from ddrl.papers.experiments import Experiment, PlannedRun
-from ddrl.system.config_differences import compared
+from ddrl.system.config_differences import LEFT_OUT, compared
 
 KINDS = ("missing", "unreadable_manifest", "damaged", "not_finite", "different_config", "identical", "not_evaluated")
 COLUMNS = ["origin", "paper", "experiment", "variant", "environment", "seed", "file", "what", "detail"]
@@ -102,7 +102,8 @@ def planned_runs(planned: Sequence[PlannedRun], results: Path, *, allow_missing:
             raise UserError(f"{read.file}: {read.detail}")
         if isinstance(read, RunData):
             plan = flatten(run.config)
-            detail = _differences(flatten(read.config), plan, filter(compared, plan), "experiments.yaml plans")
+            made = {**LEFT_OUT, **flatten(read.config)}
+            detail = _differences(made, plan, filter(compared, plan), "experiments.yaml plans")
             read = RunFault("different_config", directory / "run.json", detail) if detail else read
         found.append((directory, ("run", run.paper, run.experiment, run.variant, run.environment, run.seed), read))
     return _separated(found)

@@ -224,6 +224,19 @@ def test_how_often_a_run_was_recorded_makes_no_other_run_of_it(results: Path) ->
     assert planned_runs(runs_of("v_trace"), results, allow_missing=False).problems == ()
 
 
+def test_a_planned_value_that_written_configurations_leave_out_is_no_difference(tmp_path: Path) -> None:
+    only = {"experiments": ["double_buffering"], "root": REPLICATIONS}
+    for run in expand("appo_2020", "smoke", **only):
+        write_run(run, tmp_path, start=0.0, final=1.0)
+    planned = expand("appo_2020", "smoke", validate=False, **only)
+    assert [run.config["topology"]["env_groups"] for run in planned] == [1, 2]
+    assert planned_runs(planned, tmp_path, allow_missing=False).problems == ()
+    swapped = planned[1].directory(tmp_path) / "run.json"
+    edit(swapped, lambda manifest: manifest["config"]["topology"].pop("env_groups"))
+    (problem,) = planned_runs(planned, tmp_path, allow_missing=False).problems
+    assert problem.detail == "topology.env_groups is 1, experiments.yaml plans 2"
+
+
 def test_a_reference_run_of_an_unknown_variant_is_named(results: Path) -> None:
     directory(results, 11, origin="reference").parents[1].rename(results / "reference" / PAPER / "gone")
     (results / "reference" / PAPER / "off_policy_correction").rmdir()
