@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ddrl.cli.register import rewritten
+from ddrl.cli.register import rewritten, unregistered
 from ddrl.errors import UserError
 from ddrl.papers.expansion import expand
 from ddrl.papers.experiments import SCALES, papers
-from ddrl.papers.ground_rules import EVERY, missing
+from ddrl.papers.ground_rules import EVERY
 from ddrl.papers.paper import Claim, Needs, Prices, load_paper
 from ddrl.papers.plans import (
     Registered,
@@ -54,7 +54,7 @@ def half(claim: Claim = CLAIM, milestones: Any = None, prices: Prices | None = N
 
 @pytest.mark.parametrize("name", papers(ROOT))
 def test_every_plan_in_force_is_registered(name: str) -> None:
-    assert missing(ROOT / name) == {}, "register the plans before the runs: ddrl register"
+    assert unregistered([ROOT / name]) == [], "register the plans before the runs: ddrl register"
 
 
 def test_no_row_of_a_register_was_changed_since_they_are_append_only() -> None:
