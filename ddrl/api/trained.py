@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from torch import nn
@@ -34,7 +35,7 @@ class Trained:
     network: nn.Module
     env_frames: int
 
-    @property
+    @cached_property
     def spec(self) -> EnvSpec:
         """Return the shapes that the network takes and gives."""
         return registry.spec_for(**self.config.environment)

@@ -364,10 +364,18 @@ def _package(task: str) -> Iterator[str]:
     module = _home(entry) if entry else ""
     if module in ("", "gymnasium"):
         return
+    yield _distribution(module)
+
+
+@cache
+def _distribution(module: str) -> str:
+    """Return the package that a module belongs to, with its version; the module's name where none is installed.
+
+    Once a process for each module, since every installed package is read for it.
+    """
     for distribution in packages_distributions().get(module, [])[:1]:
-        yield f"{distribution}-{version(distribution)}"
-        return
-    yield module
+        return f"{distribution}-{version(distribution)}"
+    return module
 
 
 def _home(entry: Entry) -> str:

@@ -97,6 +97,14 @@ def test_it_plays_gymnasiums_environment_as_it_plays_the_adapters(task: str) -> 
             break
 
 
+def test_acting_in_an_environment_of_ones_own_reads_no_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, env = untrained("mixed_spaces:Mixed-v0", {}), gymnasium.make("mixed_spaces:Mixed-v0")
+    observation = env.reset(seed=7)[0]
+    monkeypatch.setattr("ddrl.environments.gymnasium.packages_distributions", lambda: pytest.fail("takes a second"))
+    for _ in range(3):
+        policy.act(observation)
+
+
 def test_a_continuous_action_for_one_observation_is_within_the_environments_bounds() -> None:
     policy = untrained("Pendulum-v1", {})
     observation = np.zeros(3, dtype=np.float32)
