@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,14 @@ def expand(
     _check_filter("environment", environments, known["environments"])
     _check_seeds(seeds)
     runs = [
-        _run(folder, scale, entry, variant, environment, seed)
+        run
         for entry in chosen
         for variant in entry.variants
         if variant in (variants or entry.scales[scale].variants or entry.variants)
         for scope in [entry if environments else entry.scales[scale]]
         for environment in scope.every_environment
         if scope.has(variant, environment) and (not environments or environment in environments)
-        for seed in (entry.scales[scale].seeds if seeds is None else seeds)
+        for run in _runs(folder, scale, entry, variant, environment, seeds)
     ]
     if not runs:
         chosen_lists = f"experiments={experiments}, variants={variants}, environments={environments}"
@@ -121,10 +121,13 @@ def _check_seeds(seeds: Any) -> None:
         raise UserError(f"key 'seeds': must be a list of different integers from 0 to 2147483647 (got {seeds!r})")
 
 
-def _run(folder: Path, scale: str, entry: Experiment, variant: str, environment: str, seed: int) -> PlannedRun:
+def _runs(
+    folder: Path, scale: str, entry: Experiment, variant: str, environment: str, seeds: Sequence[int] | None
+) -> Iterator[PlannedRun]:
+    """Yield the run of each seed, by default of those of the scale; their configurations differ in the seed alone."""
     spec = entry.scales[scale]
     departures = tuple(d for d in (*entry.departures, *spec.departures) if d.applies(variant, environment, scale))
-    config = entry.paper_setting(variant, environment) | {"seed": seed}
+    config = entry.paper_setting(variant, environment)
     for departure in departures:
         config = with_settings(config, departure.settings)
     if scale not in ("smoke", "paper"):
@@ -138,4 +141,6 @@ def _run(folder: Path, scale: str, entry: Experiment, variant: str, environment:
             f"{folder / 'experiments.yaml'}: experiments.{entry.name}.scales.{scale}.resources: {variant} has "
             f"nodes: {resources.nodes}; allowed for runs whose topology.runtime is not ray: 1"
         )
-    return PlannedRun(folder.name, scale, entry.name, variant, environment, seed, config, departures, resources)
+    for seed in spec.seeds if seeds is None else seeds:
+        own = config | {"seed": seed}
+        yield PlannedRun(folder.name, scale, entry.name, variant, environment, seed, own, departures, resources)

@@ -22,7 +22,7 @@ PACKAGES = ("ddrl", "torch", "numpy", "gymnasium", "ale-py", "mujoco", "dm-contr
 
 def provenance() -> dict[str, Any]:
     """Return the entries `git_sha`, `git_dirty`, `packages` and `hardware` of `run.json`."""
-    sha, dirty = _git()
+    sha, dirty = _code()
     return {"git_sha": sha, "git_dirty": dirty, "packages": dict(_packages()), "hardware": hardware()}
 
 
@@ -57,6 +57,12 @@ def _packages() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = None
     return versions
+
+
+@cache
+def _code() -> tuple[str | None, bool | None]:
+    """Return `_git` of when this process began its first run: a process keeps the code that it has imported."""
+    return _git()
 
 
 def _git() -> tuple[str | None, bool | None]:
