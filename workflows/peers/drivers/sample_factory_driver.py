@@ -19,8 +19,7 @@ from protocol import Refused, Reporter, Settings, Versions, installed, run
 from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.algo.utils.misc import TRAIN_STATS
 from sample_factory.model.actor_critic import create_actor_critic
-from sample_factory.train import make_runner
-from sample_factory_model import OBSERVATION, build
+from sample_factory_model import OBSERVATION, LearnerRunner, build
 from sample_factory_settings import KINDS
 from sample_factory_update import one_update
 
@@ -76,7 +75,7 @@ def train(request: Mapping[str, Any], settings: Settings, reporter: Reporter) ->
             env.close()
         except gymnasium.error.Error as error:
             raise Refused(f"gymnasium {gymnasium.__version__} cannot make the task: {error}") from None
-        cfg, runner = make_runner(cfg)
+        runner = LearnerRunner(cfg)
         follow = Follow(reporter, Episodes(folder), cfg)
         runner.register_observer(follow)
         runner.init()

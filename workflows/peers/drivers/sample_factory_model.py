@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from environments import Logged
 from networks import Torso, initialise
 from protocol import DESCRIBED, Refused, Settings
+from sample_factory.algo.learning.learner import Learner
+from sample_factory.algo.runners.runner_parallel import ParallelRunner
 from sample_factory.algo.utils.context import global_model_factory
 from sample_factory.algo.utils.running_mean_std import RunningMeanStdDictInPlace
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
@@ -39,6 +41,29 @@ class TorsoEncoder(Encoder):
     def get_out_size(self) -> int:
         """Return the number of features."""
         return int(self.torso.size) + self._zeros
+
+
+class LearnerWithVTrace(Learner):
+    """Its learner, which with V-trace ends in version 2.1.1 (alex-petrenko/sample-factory, pull request 278).
+
+    Its summary of an update looks for advantages of the whole batch, which V-trace does not compute. It gets those of
+    the minibatch instead.
+    """
+
+    def _record_summaries(self, seen: Any) -> Any:
+        if "advantages" not in seen["mb"]:
+            seen["mb"]["advantages"] = seen["adv"]
+        return super()._record_summaries(seen)
+
+
+class LearnerRunner(ParallelRunner):
+    """Its runner, with that learner."""
+
+    def _make_learner(self, event_loop: Any, policy_id: int, batcher: Any) -> Any:
+        worker = super()._make_learner(event_loop, policy_id, batcher)
+        versions = self.buffer_mgr.policy_versions
+        worker.learner = LearnerWithVTrace(self.cfg, self.env_info, versions, policy_id, worker.param_server)
+        return worker
 
 
 def game(request: Mapping[str, Any], folder: str, name: str, cfg: Any, place: Any, render_mode: Any = None) -> Any:

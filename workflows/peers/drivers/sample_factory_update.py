@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from environments import make
 from protocol import Settings
-from sample_factory.algo.learning.learner import Learner
 from sample_factory.algo.utils.env_info import EnvInfo
 from sample_factory.algo.utils.model_sharing import ParameterServer
 from sample_factory.algo.utils.shared_buffers import alloc_trajectory_tensors
 from sample_factory.model.model_utils import get_rnn_size
-from sample_factory_model import OBSERVATION, build
+from sample_factory_model import OBSERVATION, LearnerWithVTrace, build
 
 HEADS = {
     "policy.": "action_parameterization.distribution_linear.",
@@ -54,7 +53,7 @@ def one_update(given: str, result: str) -> None:
             *spaces, 1, gpu_actions=False, gpu_observations=False, action_splits=None, all_discrete=None, frameskip=1
         )
         versions = torch.zeros(1, dtype=torch.int32)
-        learner = Learner(cfg, info, versions, 0, ParameterServer(0, versions, True))
+        learner = LearnerWithVTrace(cfg, info, versions, 0, ParameterServer(0, versions, True))
         learner.init()
     begins = {**HEADS, **TORSOS[request["network"]["separate"]]}
     names = {ours.removeprefix("parameter/"): ours for ours in arrays if ours.startswith("parameter/")}
