@@ -18,6 +18,7 @@ IMAGES = ("atari", "vizdoom")
 NEVER = 10**6
 """Seconds between two of what shall not happen."""
 UNBOUNDED = 2**31 - 1
+"""More steps than any run has."""
 
 
 def arguments_of(request: Mapping[str, Any], settings: Settings, folder: str) -> dict[str, Any]:
@@ -74,6 +75,7 @@ def common(request: Mapping[str, Any], settings: Settings, folder: str) -> dict[
         "train_for_env_steps": request["agent_steps"],
         "save_every_sec": NEVER,
         "save_best_every_sec": NEVER,
+        "save_best_after": UNBOUNDED,  # a score would stand in the checkpoint as an object of numpy, which is not read
         "log_to_file": False,
         "with_wandb": False,
     }
