@@ -210,6 +210,7 @@ def appo(folder: Path, task: str, drift: float, *, extra: Any = None, **more: An
         (CARTPOLE, 0.5, PARTS | {"entropy_cost": 0.02}),
         (CARTPOLE, 2.0, PARTS | KL | {"separate_value_network": False, "network": "mlp"}),
         (CARTPOLE, 0.5, {"value_clip_epsilon": None, "max_grad_norm": None, "gae_lambda": 0.8, "discount": 0.9}),
+        (CARTPOLE, 0.5, {"optimizer": {"learning_rate": 0.03, "epsilon": 0.1, "decay_frames": 10_000}}),
         (CARTPOLE, 0.5, {"stale": 2, "max_policy_lag": 1}),
         (CARTPOLE, 0.5, {"stale": 2, "max_policy_lag": 2}),
         (PENDULUM, 0.2, PARTS | {"entropy_cost": 0.01}),
