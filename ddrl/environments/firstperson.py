@@ -18,7 +18,7 @@ As in DMLab-30, one agent can play all, and nothing tells it which one it plays:
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, get_args
@@ -116,6 +116,26 @@ def camera(task: str, seed: int, **options: Any) -> Camera:
     return image_camera(spec(task, **options), FRAMES_PER_SECOND / FRAME_SKIP, ACTIONS)
 
 
+def recipe(task: str, max_frames: int) -> Mapping[str, Any]:
+    """Return how the drivers of other libraries make a task: they have those of ViZDoom, without the empty instruction.
+
+    Raise UserError for a task of MiniWorld, and for a limit that is no multiple of the frame skip.
+    """
+    chosen = _BY_NAME[task]
+    if chosen.family != "vizdoom":
+        raise UserError(f"environment 'firstperson/{task}': drivers of other libraries make those of ViZDoom alone")
+    return {
+        "kind": "vizdoom",
+        "packages": ["vizdoom", "PIL"],
+        "source": chosen.source,
+        "rewards": chosen.rewards,
+        "reward_scale": chosen.reward_scale,
+        "max_steps": _limit(chosen, max_frames) // FRAME_SKIP,
+        "size": IMAGE_SHAPE[1:],
+        "actions": [sorted(buttons) for buttons in vizdoom_world.PRESSED],
+    }
+
+
 ADAPTER = Adapter(
     tasks=TASKS,
     options=OPTIONS,
@@ -126,6 +146,7 @@ ADAPTER = Adapter(
     reference_scores="firstperson.csv",
     extras=EXTRAS,
     camera=camera,
+    recipe=recipe,
 )
 
 

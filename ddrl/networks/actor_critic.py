@@ -137,7 +137,7 @@ class ActorCritic(nn.Module):
             "torso": described(self.torso),
             "separate": self.value_torso is not None,
             "recurrent": 0 if self.core is None else self.core.size,
-            "instructions": self.instructions is not None,
+            "instructions": 0 if self.instructions is None else self.instructions.size,
             "gains": list(self.gains),
         }
 

@@ -106,7 +106,7 @@ class QNetwork(nn.Module):
         return {
             "torso": described(self.torso),
             "recurrent": 0 if self.core is None else self.core.size,
-            "instructions": self.instructions is not None,
+            "instructions": 0 if self.instructions is None else self.instructions.size,
             "heads": {"hidden": self.advantage.hidden.out_features, "dueling": self.value is not None},
             "gains": list(self.gains),
         }

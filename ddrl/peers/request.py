@@ -22,6 +22,9 @@ PROTOCOL = 1
 """The version of the protocol, as in `protocol.VERSION` of the drivers."""
 _TOPOLOGY = ("num_actors", "envs_per_actor")
 """Keys of a topology that a driver may map; the others say how our own processes are laid out."""
+_LAYOUT = ("schedule", "inference", "env_groups", "queue_capacity", "parameter_delay")
+"""Keys for libraries whose processes are laid out as ours are. They stand beside the settings: other drivers read none
+of them, and list none."""
 
 
 def request_of(config: RunConfig, *, threads: int) -> dict[str, Any]:
@@ -66,4 +69,5 @@ def request_of(config: RunConfig, *, threads: int) -> dict[str, Any]:
             "window_fraction": evaluation.final_window_fraction,
         },
         "settings": settings,
+        "topology": {key: vars(config.topology)[key] for key in _LAYOUT},
     }

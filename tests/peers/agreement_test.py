@@ -12,6 +12,7 @@ from tests.peers.one_update import after_one_q_update, after_one_update, after_u
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow]
 CARTPOLE, CHEETAH, BREAKOUT = "gymnasium/CartPole-v1", "mujoco/HalfCheetah-v5", "atari/breakout"
+PENDULUM, DOOM = "gymnasium/Pendulum-v1", "firstperson/vizdoom_basic"
 PLAIN = {"observation_normalisation": False, "reward_normalisation": False, "reward_clipping": "none"}
 RATE = 3e-3
 """A learning rate with which an update moves parameters by far more than the tolerance."""
@@ -182,3 +183,72 @@ def test_rllib_s_v_trace_leaves_out_the_value_after_an_unroll(tmp_path: Path) ->
     """The step that RLlib 2.60 appends has reward 0 and discount 0, and its error, -V, enters the trace before it."""
     apart, _ = impala(tmp_path, "mean", 0.0)
     assert apart > 100 * TOLERANCE
+
+
+APPO = PLAIN | {
+    "optimizer": {"learning_rate": 0.03, "epsilon": 0.1},  # with a small one a step hides the size of a gradient
+    "num_epochs": 1,
+    "num_minibatches": 1,
+    "max_grad_norm": 10.0,
+    "value_clip_epsilon": 0.2,
+}
+SHALLOW = {"network": "shallow", "separate_value_network": False}
+PARTS = {"num_epochs": 3, "num_minibatches": 3, "max_grad_norm": 0.5}
+KL = {"exploration": "symmetric_kl", "entropy_cost": 0.02}
+
+
+def appo(folder: Path, task: str, drift: float, *, extra: Any = None, **more: Any) -> tuple[float, float]:
+    """Return how far Sample Factory is from ours, and how far ours has moved; both divide by the deviation over n."""
+    extra = {"population_deviation": True} | dict(extra or {})
+    return differences("sample_factory", "appo", task, folder, drift=drift, extra=extra, **APPO | more)
+
+
+@pytest.mark.parametrize(
+    ("task", "drift", "more"),
+    [
+        (CARTPOLE, 0.0, {}),
+        (CARTPOLE, 0.5, PARTS | {"entropy_cost": 0.02}),
+        (CARTPOLE, 2.0, PARTS | KL | {"separate_value_network": False, "network": "mlp"}),
+        (CARTPOLE, 0.5, {"value_clip_epsilon": None, "max_grad_norm": None, "gae_lambda": 0.8, "discount": 0.9}),
+        (CARTPOLE, 0.5, {"optimizer": {"learning_rate": 0.03, "epsilon": 0.1, "decay_frames": 10_000}}),
+        (CARTPOLE, 0.5, {"stale": 2, "max_policy_lag": 1}),
+        (CARTPOLE, 0.5, {"stale": 2, "max_policy_lag": 2}),
+        (PENDULUM, 0.2, PARTS | {"entropy_cost": 0.01}),
+        (BREAKOUT, 0.5, PARTS | KL | SHALLOW),
+        (BREAKOUT, 0.5, SHALLOW | {"scaled_pixels": False}),
+        (DOOM, 0.5, KL | SHALLOW),
+    ],
+)
+def test_an_update_of_appo_is_sample_factory_s(tmp_path: Path, task: str, drift: float, more: dict[str, Any]) -> None:
+    apart, moved = appo(tmp_path, task, drift, **more)
+    assert apart < TOLERANCE < moved / 100
+
+
+@pytest.mark.parametrize(
+    ("drift", "more"),
+    [
+        (0.0, {"ends": True}),
+        (0.5, PARTS | {"ends": True, "entropy_cost": 0.02}),
+        (0.5, PARTS | KL | {"ends": True, "rho_bar": 0.7, "c_bar": 0.9}),
+        (3.0, {"ends": True}),
+        (0.5, {"ends": True, "stale": 2, "max_policy_lag": 1}),
+        (0.0, {"extra": {"bootstrapped": True}}),
+        (0.5, KL | {"extra": {"bootstrapped": True}}),
+    ],
+)
+def test_an_update_of_appo_with_v_trace_is_sample_factory_s_once_that_bootstraps(
+    tmp_path: Path, drift: float, more: dict[str, Any]
+) -> None:
+    """Where an episode ends with each unroll nothing is bootstrapped, and both are the same as they are."""
+    apart, moved = appo(tmp_path, CARTPOLE, drift, vtrace=True, **more)
+    assert apart < TOLERANCE < moved / 100
+
+
+@pytest.mark.parametrize(
+    "more", [{"extra": {}, "vtrace": False}, {"extra": {"population_deviation": True}, "vtrace": True}]
+)
+def test_sample_factory_differs_in_the_deviation_and_in_v_trace_s_bootstrap(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    apart, _ = differences("sample_factory", "appo", CARTPOLE, tmp_path, drift=0.5, **APPO | more)
+    assert apart > 3 * TOLERANCE

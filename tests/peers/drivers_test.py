@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,9 +18,12 @@ import torch
 
 from ddrl.api.settings import run_config
 from ddrl.environments.base import registry
+from ddrl.errors import UserError
 from ddrl.peers import request as requests
 from ddrl.peers.catalogue import peers
 from ddrl.peers.request import request_of
+from ddrl.system.instruction_words import image_of
+from ddrl.system.seeding import seed_for
 from ddrl.training.builder import Builder
 from ddrl.training.evaluation import FinalVersions, Scored
 from tests.peers.fake import DRIVERS
@@ -125,6 +129,55 @@ def test_a_game_without_chance_is_ours_frame_by_frame() -> None:
             assert np.array_equal(seen, other), number
 
 
+@pytest.mark.parametrize(("task", "max_frames"), [("vizdoom_basic", 40), ("vizdoom_take_cover", 0)])
+def test_a_task_of_vizdoom_is_ours_frame_by_frame(
+    task: str, max_frames: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The instruction alone is left out, which is empty."""
+    pytest.importorskip("vizdoom")
+    monkeypatch.syspath_prepend(DRIVERS)
+    recipe = registry.recipe(f"firstperson/{task}", max_frames=max_frames) | PLAIN
+    spec = registry.spec_for(f"firstperson/{task}", max_frames=max_frames)
+    generator = np.random.default_rng(2)
+    with (
+        closing(registry.make(f"firstperson/{task}", 1, 3, max_frames=max_frames)) as ours,
+        closing(environments.make(recipe, 3, str(tmp_path))) as theirs,
+    ):
+        assert theirs.action_space.n == spec.num_actions
+        for episode in range(2):
+            seen = ours.reset()
+            other, _ = theirs.unwrapped.reset(seed=seed_for(3, f"{spec.name}/0", episode))
+            while True:
+                assert np.array_equal(image_of(seen.observation[0], spec), other)
+                assert not seen.observation[0][other.size :].any()
+                if seen.ended[0]:
+                    break
+                action = int(generator.integers(spec.num_actions))
+                seen = ours.step(np.array([action]))
+                other, reward, *ends, _ = theirs.step(action)
+                assert (np.float32(reward), *ends) == (seen.reward[0], seen.terminated[0], seen.truncated[0])
+        assert len(theirs.episodes_over()) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_drivers_make_no_task_of_miniworld() -> None:
+    with pytest.raises(UserError, match=r"firstperson/miniworld_sign.*those of ViZDoom alone"):
+        registry.recipe("firstperson/miniworld_sign")
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"packages": ["numpy", "a_simulator"]}, "does not have the package a_simulator"),
+        ({"reward_clipping": "soft_asymmetric"}, r"reward_clipping: soft_asymmetric .* allowed: none, abs_one"),
+    ],
+)
+def test_a_task_that_an_environment_cannot_make_is_refused(task: dict[str, Any], message: str) -> None:
+    protocol.check(PLAIN)
+    with pytest.raises(protocol.Refused, match=message):
+        protocol.check(PLAIN | task)
+
+
 PENDULUM = {"kind": "gymnasium", "id": "Pendulum-v1", "max_steps": 5, "arguments": {}, **PLAIN}
 
 
@@ -172,6 +225,7 @@ def test_continuous_actions_are_cut_and_scaled_to_the_simulators_bounds() -> Non
         ("atari/breakout", {"network": "nature"}),
         ("atari/breakout", {"network": "shallow"}),
         ("atari/breakout", {"network": "vision"}),
+        ("firstperson/vizdoom_basic", {"network": "nature"}),
     ],
 )
 def test_the_network_that_a_request_describes_is_ours(task: str, settings: dict[str, Any]) -> None:
@@ -181,11 +235,12 @@ def test_the_network_that_a_request_describes_is_ours(task: str, settings: dict[
     builder = Builder(config, torch.device("cpu"))
     ours: Any = builder.network()
     described = request_of(config, threads=1)["network"]
-    theirs = networks.Torso(builder.spec.observation_shape, described["torso"])
+    shown = builder.spec.image_shape or builder.spec.observation_shape
+    theirs = networks.Torso(shown, described["torso"])
     theirs.load_state_dict(ours.torso.state_dict())
     image = builder.spec.observation_dtype == "uint8"
     generator = torch.Generator().manual_seed(1)
-    shape = (3, *builder.spec.observation_shape)
+    shape = (3, *shown)
     seen = (
         torch.randint(256, shape, generator=generator).to(torch.uint8)
         if image
@@ -195,6 +250,7 @@ def test_the_network_that_a_request_describes_is_ours(task: str, settings: dict[
     torch.testing.assert_close(theirs(given), ours.torso(seen), rtol=1e-4, atol=1e-5)
     assert described["separate"] == (ours.value_torso is not None)
     assert described["gains"] == list(ours.gains)
+    assert described["instructions"] == (64 if builder.spec.image_shape else 0)
 
 
 @pytest.mark.parametrize("gain", [None, 0.5, "glorot", "uniform"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,11 +19,12 @@ from ddrl.coordinator.parameter_server import ParameterServer
 from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.core import Setting
-from ddrl.learners.minibatches import sample_numbers, shared_minibatches
+from ddrl.learners.minibatches import column_numbers, sample_numbers, shared_minibatches
 from ddrl.peers.catalogue import Peer
 from ddrl.peers.request import request_of
 from ddrl.replay.items import Drawn, Transitions
 from ddrl.replay.queue import UnrollQueue
+from ddrl.system.instruction_words import image_of
 from ddrl.system.seeding import numpy_generator
 from ddrl.training.builder import Builder
 from ddrl.training.config.run_config import RunConfig
@@ -41,6 +43,8 @@ def make_batch(network: Any, spec: Any, *, drift: float, seed: int = 5) -> Unrol
         observation = torch.randint(256, (*points, *spec.observation_shape), generator=generator).to(torch.uint8)
     else:
         observation = torch.randn((*points, *spec.observation_shape), generator=generator)
+    if spec.image_shape:  # an empty instruction
+        observation[..., math.prod(spec.image_shape) :] = 0
     terminated = torch.rand(steps, generator=generator) < 0.15
     start = torch.cat([torch.zeros((1, COLUMNS), dtype=torch.bool), terminated])
     if spec.action_size:
@@ -73,12 +77,33 @@ def make_batch(network: Any, spec: Any, *, drift: float, seed: int = 5) -> Unrol
 
 
 def orders_of(batch: Unroll, config: Any, seed: int) -> list[np.ndarray[Any, Any]]:
-    """Return the order of samples in each epoch, drawn as our learner draws it."""
-    generator, (numbers, total) = numpy_generator(seed, "minibatches"), sample_numbers(batch, SingleLearner())
+    """Return the order of samples, or of whole unrolls, in each epoch, drawn as our learner draws it."""
+    columns = "whole_unrolls" in dir(config) and config.whole_unrolls
+    numbers, total = (
+        column_numbers(batch, batch.valid.any(0), SingleLearner())
+        if columns
+        else sample_numbers(batch, SingleLearner())
+    )
+    generator = numpy_generator(seed, "minibatches")
     parts, epochs = config.num_minibatches, range(config.num_epochs)
     return [
         torch.cat(list(shared_minibatches(numbers, total, parts, generator, SingleLearner()))).numpy() for _ in epochs
     ]
+
+
+def as_appo_has_it(batch: Unroll, network: Any, drift: float, *, stale: int, ends: bool) -> Unroll:
+    """Return a batch with the values that were predicted while acting, `drift` away from those of the network.
+
+    Its first `stale` columns are two updates old. With `ends` an episode ends with the last step of each unroll.
+    """
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        now = network(batch.observation, batch.last_action, batch.last_reward, batch.start, ()).value[:-1]
+    version, terminated = batch.version.clone(), batch.terminated.clone()
+    version[:, :stale] = -2
+    terminated[-1] |= ends
+    values = now + drift * torch.randn(now.shape, generator=generator)
+    return replace(batch, values=(values,), version=version, terminated=terminated)
 
 
 def learner_of(algorithm: str, config: RunConfig, network: Any) -> Any:
@@ -106,16 +131,23 @@ def after_one_update(
     folder: Path,
     *,
     drift: float = 0.0,
+    stale: int = 0,
+    ends: bool = False,
     extra: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the parameters before, after our update, and after theirs; `extra` is for the driver alone."""
+    """Return the parameters before, after our update, and after theirs; `extra` is for the driver alone.
+
+    `stale` and `ends` are read for APPO (`as_appo_has_it`).
+    """
     common = {"unroll_length": LENGTH, "batch_size": COLUMNS}
     config = run_config("test", {"hyperparameters": common | settings}, algorithm=algorithm, environment=task)
     config = replace(config, env_frames=10_000)
     builder = Builder(config, torch.device("cpu"))
     network = builder.network()
     batch = make_batch(network, builder.spec, drift=drift)
+    if algorithm == "appo":
+        batch = as_appo_has_it(batch, network, drift, stale=stale, ends=ends)
     learner = learner_of(algorithm, config, network)
     if hasattr(learner, "target_network"):
         drift_target(learner.target_network)
@@ -129,13 +161,15 @@ def after_one_update(
     family = network.family
     arrays: dict[str, Any] = {
         "request": json.dumps(request_of(config, threads=1)),
-        "observation": batch.observation.numpy(),
+        "observation": image_of(batch.observation.numpy(), builder.spec),
         "action": batch.action.numpy(),
         "reward": batch.reward.numpy(),
         "terminated": batch.terminated.numpy(),
         "behaviour_log_probability": family.log_probability(batch.distribution, batch.action).numpy(),
     }
     arrays |= {f"parameter/{name}": value for name, value in before.items()} | dict(extra or {})
+    if algorithm == "appo":
+        arrays |= {"values": batch.values[0].numpy(), "version": batch.version.numpy()}
     if hasattr(learner, "target_network"):
         state = learner.target_network.state_dict()
         arrays |= {f"target/{name}": tensor.numpy() for name, tensor in state.items()}
@@ -151,9 +185,12 @@ def after_one_update(
 
 
 def _parameters(network: Any) -> dict[str, Any]:
-    """Return parameters and statistics, without the scale of returns, which a library keeps elsewhere."""
-    state = network.state_dict().items()
-    return {name: tensor.detach().clone().numpy() for name, tensor in state if not name.startswith("return_scale")}
+    """Return parameters and statistics, without the scale of returns, which a library keeps elsewhere.
+
+    Nor those of the encoder of instructions, which no library has.
+    """
+    state, elsewhere = network.state_dict().items(), ("return_scale", "instructions")
+    return {name: tensor.detach().clone().numpy() for name, tensor in state if not name.startswith(elsewhere)}
 
 
 ITEMS = 12

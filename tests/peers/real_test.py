@@ -19,6 +19,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "a2c": {"unroll_length": 16, "batch_size": 8},
     "impala": {"unroll_length": 16, "batch_size": 8},
     "impact": {"unroll_length": 16, "batch_size": 8, "num_slots": 2, "num_traversals": 2, "gae_lambda": 1.0},
+    "appo": {"unroll_length": 16, "batch_size": 8, "num_epochs": 4, "num_minibatches": 2, "value_clip_epsilon": None},
     "apex_dqn": {"unroll_length": 10, "batch_size": 32, "samples_per_insert": 8.0, "min_replay_size": 500},
 }
 STEPS = 4096

@@ -42,6 +42,10 @@ _BUTTONS = {
     "look right": {"TURN_RIGHT"},
     "fire": {"ATTACK", "USE"},
 }
+PRESSED: tuple[frozenset[str], ...] = tuple(
+    frozenset().union(*(_BUTTONS[part] for part in action.split(" + "))) for action in ACTIONS
+)
+"""The buttons that each action holds down."""
 _NO_WORDS = instruction_words.hashed("")
 
 
@@ -77,8 +81,7 @@ class DoomWorld:
         game.set_vizdoom_path(str(_starter(Path(self._folder.name), Path(vizdoom.__file__).with_name("vizdoom"))))
         game.init()
         given = [button.name for button in game.get_available_buttons()]
-        pressed = [set().union(*(_BUTTONS[part] for part in action.split(" + "))) for action in ACTIONS]
-        self._actions = [[float(name in buttons) for name in given] for buttons in pressed]
+        self._actions = [[float(name in buttons) for name in given] for buttons in PRESSED]
         self._seen = np.empty(0, dtype=np.uint8)
 
     def reset(self, seed: int) -> Array:

@@ -1,12 +1,13 @@
 """Makes the task of a request as a gymnasium environment, with the protocol that `ddrl` has for it.
 
-Works with gymnasium 0.28 to 1.x and ale-py 0.8 to 0.12. Three kinds of task:
+Works with gymnasium 0.28 to 1.x and ale-py 0.8 to 0.12. Four kinds of task:
 
     gymnasium   an id, with arguments and a limit of steps; continuous actions are numbers in [-1, 1], cut there and
                 scaled to the bounds of the simulator
     atari       ale-py itself, preprocessed as `ddrl`'s protocol says: no-ops, frame skip, grey, maximum of two frames,
                 scaled by areas, stacked; a lost life may end an episode for the agent, and nothing is reset then
     catch       the small game `toy/catch` of `ddrl`
+    vizdoom     a task of `firstperson/vizdoom_...` (`vizdoom_game`)
 
 Every environment has a method `episodes_over()`, which returns the raw return and the number of agent steps of each
 whole episode (of the game, not of a life) since the last call.
@@ -179,13 +180,20 @@ class Catch(gymnasium.Env):
         return board.reshape(-1)
 
 
-def make(task: Mapping[str, Any], seed: int) -> Task:
-    """Make one environment of a request's task; each environment of a run gets a seed of its own."""
+def make(task: Mapping[str, Any], seed: int, folder: str | None = None) -> Task:
+    """Make one environment of a request's task; each environment of a run gets a seed of its own.
+
+    Files of a simulator go to `folder`, or to a temporary one.
+    """
     kind = task["kind"]
     if kind == "atari":
         env: Any = AtariGame(task["rom"], task["options"], seed)
     elif kind == "catch":
         env = Catch(task["options"], seed)
+    elif kind == "vizdoom":
+        from vizdoom_game import VizdoomGame
+
+        env = VizdoomGame(task, seed, folder)
     elif kind == "gymnasium":
         env = gymnasium.make(
             task["id"], max_episode_steps=task["max_steps"], disable_env_checker=True, **task["arguments"]
@@ -204,7 +212,7 @@ class Logged(gymnasium.Wrapper):
 
     def __init__(self, task: Mapping[str, Any], seed: int, number: int, folder: str) -> None:
         """`number`: of this environment among all of the run."""
-        super().__init__(make(task, seed_of(seed, "actor", number)))
+        super().__init__(make(task, seed_of(seed, "actor", number), folder))
         self._path = Path(folder, f"{number}.txt")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

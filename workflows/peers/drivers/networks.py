@@ -33,13 +33,14 @@ class Torso(nn.Module):
             return
         if torso["kind"] != "convolutional":
             raise ValueError(f"there is no torso of kind '{torso['kind']}'")
-        channels, side = shape[0], shape[1]
+        channels, *sides = shape
         self.convolutions = nn.ModuleList()
         for index, (outputs, kernel, stride) in enumerate(torso["convolutions"]):
             self.convolutions.append(nn.Conv2d(channels, outputs, kernel, stride))
-            side = math.ceil(side / stride) if self._pads(index) else (side - kernel) // stride + 1
+            pads = self._pads(index)
+            sides = [math.ceil(side / stride) if pads else (side - kernel) // stride + 1 for side in sides]
             channels = outputs
-        self.size = channels * side * side
+        self.size = channels * math.prod(sides)
         if torso["hidden"]:
             self.hidden = nn.Linear(self.size, torso["hidden"])
             self.size = torso["hidden"]

@@ -46,6 +46,24 @@ LIVE = "its statistics take in each step at once"
 """Why a library with statistics of observations has no warm-up of theirs."""
 
 
+CLIPPINGS = ("none", "abs_one")
+"""Kinds of clipped rewards that `environments.Task` has."""
+
+
+def check(task: Mapping[str, Any]) -> None:
+    """Refuse a task that is not made here: its simulator is missing, or its rewards are clipped in another way."""
+    from importlib.util import find_spec
+
+    for package in task.get("packages", ()):
+        if find_spec(package) is None:
+            raise Refused(f"its environment does not have the package {package}, which the task needs")
+    if task["reward_clipping"] not in CLIPPINGS:
+        raise Refused(
+            f"hyperparameters.reward_clipping: {task['reward_clipping']} is not made for it; "
+            f"allowed: {', '.join(CLIPPINGS)}"
+        )
+
+
 class Settings:
     """The settings of a request. Each that a driver reads is mapped; what is left is unmapped."""
 
@@ -200,6 +218,7 @@ def run(train: Driver, versions: Callable[[], Mapping[str, str]], other: Mapping
     try:
         if request["protocol"] != VERSION:
             raise Refused(f"the request has version {request['protocol']} of the protocol, and the driver {VERSION}")
+        check(request["task"])
         reporter.line("started", pid=os.getpid(), versions=dict(versions()))
         result = train(request, settings, reporter)
     except Refused as error:
