@@ -21,6 +21,8 @@ from tests.time_limit import (  # noqa: F401  hooks of pytest
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# gymnasium sets it when it is imported; a process that is forked with it gets this environment instead.
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")
 os.fsync = lambda fd: None  # tests end processes, never the machine; to wait for a disk took a tenth of their time
 # Ray reads its token once a process: every cluster that the tests start or join must have the same.
 os.environ.setdefault("RAY_AUTH_MODE", "token")

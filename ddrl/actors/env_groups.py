@@ -17,6 +17,9 @@ import numpy as np
 from ddrl.system.wait_clock import SteppingClock
 from ddrl.types import Array, EnvSpec, EnvStep, VectorEnv
 
+ENDING_SECONDS = 5.0
+"""A step that was begun has this time to end when its environments are closed."""
+
 
 class EnvGroup(Protocol):
     """Environments whose step is begun and finished apart."""
@@ -63,7 +66,8 @@ class SteppingThread:
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[tuple[Callable[[], EnvStep], Future[EnvStep]] | None] = SimpleQueue()
-        threading.Thread(target=self._run, daemon=True, name=name).start()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
+        self._thread.start()
 
     def submit(self, work: Callable[[], EnvStep]) -> Future[EnvStep]:
         """Have `work` done after what was submitted before; return its result to come."""
@@ -72,8 +76,9 @@ class SteppingThread:
         return result
 
     def close(self) -> None:
-        """Let the thread end after what was submitted."""
+        """Let the thread end after what was submitted, and wait `ENDING_SECONDS` for it."""
         self._jobs.put(None)
+        self._thread.join(ENDING_SECONDS)
 
     def _run(self) -> None:
         while job := self._jobs.get():

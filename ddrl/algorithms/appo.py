@@ -30,23 +30,28 @@ from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig, check_finite
 from ddrl.losses.actor_critic import symmetric_kl_to_uniform
 from ddrl.losses.advantages import vtrace_gae
-from ddrl.losses.surrogate import ClipBounds, clip_fraction, clipped_surrogate, clipped_value_loss, importance_ratio
+from ddrl.losses.surrogate import (
+    ClipBounds,
+    bounded_ratio,
+    clip_fraction,
+    clipped_surrogate,
+    clipped_value_loss,
+    importance_ratio,
+)
 from ddrl.losses.vtrace import corrected_targets
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation, Orthogonal
 from ddrl.system.config_types import STRICT, Probability, check_read
+from ddrl.system.notes import say
 from ddrl.system.precision import autocast
 from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 1
 
-SYSTEM = System(
-    name="APPO",
-    moves="unrolls",
-    store="queue",
-    schedules=("asynchronous", "synchronous", "bounded_lag"),
-)
+SYSTEM = System(name="APPO", moves="unrolls", store="queue", schedules=("asynchronous", "synchronous", "bounded_lag"))
+STALE_BATCHES = 20
+"""After so many batches in a row without a step to learn from, the run says so, once."""
 MOST_KL = 30.0
 """Bound of the symmetric KL divergence of a step, in nats; Sample Factory bounds the mean of a minibatch."""
 TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
@@ -142,8 +147,11 @@ class Config:
 
 
 def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
-    """Raise `UserError` if a minibatch could be empty, or a key would have no effect."""
-    most = config.batch_size * (1 if config.whole_unrolls else config.unroll_length // 2)
+    """Raise `UserError` if a minibatch could be empty, a bound ends all learning, or a key would have no effect."""
+    if config.max_ratio is not None and config.max_ratio <= 1 + config.clip_epsilon:
+        allowed = f"allowed: null, or above 1 + clip_epsilon, {1 + config.clip_epsilon:g} (got {config.max_ratio:g})"
+        raise UserError(f"key 'hyperparameters.max_ratio' would bound ratios before clip_epsilon does; {allowed}")
+    most = config.batch_size * (1 if config.whole_unrolls else max(1, config.unroll_length // 2))
     if config.num_minibatches > most:
         what = "unrolls" if config.whole_unrolls else "steps, as every other step of an unroll may be dead"
         raise UserError(
@@ -162,7 +170,7 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
         unread |= {"rho_bar": "vtrace: true", "c_bar": "vtrace: true"}
     if config.vtrace and config.value_clip_epsilon is None:
         unread["values_at"] = "vtrace: false, or a value_clip_epsilon"
-    check_read(config, unread)
+    check_read(config, unread, TASK_DEFAULTS)
 
 
 class Steps(NamedTuple):
@@ -244,11 +252,6 @@ def corrected(network: ActorCritic, part: Columns, config: Config, precision: st
     return replace(part, advantages=targets.pg_advantages, value_targets=targets.vs)
 
 
-def bounded(ratio: Tensor, max_ratio: float | None) -> Tensor:
-    """Return ratios [...] within [1 / max_ratio, max_ratio]; None: as they are. No gradient flows outside."""
-    return ratio if max_ratio is None else ratio.clamp(1.0 / max_ratio, max_ratio)
-
-
 def steps_of(network: ActorCritic, part: Samples | Columns) -> Steps:
     """Return the steps that are learned from, with the network's present distributions and values."""
     if isinstance(part, Samples):
@@ -270,7 +273,7 @@ def appo_loss(network: ActorCritic, part: Samples | Columns, config: Config, wei
     """
     family, steps = network.family, steps_of(network, part)
     log_pi = family.log_probability(steps.pi, steps.action)
-    ratio = bounded(importance_ratio("worker", log_pi, steps.log_mu, steps.log_mu, 1.0), config.max_ratio)
+    ratio = bounded_ratio(importance_ratio("worker", log_pi, steps.log_mu, steps.log_mu, 1.0), config.max_ratio)
     policy = clipped_surrogate(ratio, steps.advantage, config.clip_epsilon, config.clip_bounds).sum()
     value = clipped_value_loss(steps.value, steps.old_value, steps.value_target, config.value_clip_epsilon).sum()
     by_entropy = config.exploration == "entropy"
@@ -312,6 +315,7 @@ class Learner:
         )
         self.ready = self.core.can_take
         self._params = params
+        self._stale_batches = 0  # in a row
 
     def step(self) -> Metrics:
         """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
@@ -324,9 +328,9 @@ class Learner:
         learned = self._learned(batch)  # 5  steps that are not too old
         numbers, total = sample_numbers(replace(batch, valid=learned), setting.reducer)
         share = total / max(1.0, core.total(float(batch.valid.sum())))
-        if not total:  # nothing to learn from
-            core.updates += 1
-            return lag | {"stale_fraction": 1.0}
+        if not total:
+            return self._without_a_step() | lag
+        self._stale_batches = 0
         places = None
         if config.whole_unrolls:  # those with a step that is learned from
             kept = learned.any(0)
@@ -349,6 +353,15 @@ class Learner:
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
         core.updates += 1
         return metrics | lag | {"stale_fraction": 1.0 - share}
+
+    def _without_a_step(self) -> Metrics:
+        """Count an update that had nothing to learn from."""
+        self.core.updates += 1
+        self._stale_batches += 1
+        if self._stale_batches == STALE_BATCHES:
+            bound = f"hyperparameters.max_policy_lag, {self.config.max_policy_lag}"
+            say(f"nothing is learned: in {STALE_BATCHES} batches every step was older, in updates, than {bound}")
+        return {"stale_fraction": 1.0}
 
     def _learned(self, batch: Unroll) -> Tensor:
         """Return which steps are learned from, [T, B] bool: valid ones whose policy is not too old."""

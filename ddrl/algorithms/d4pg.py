@@ -40,6 +40,8 @@ from ddrl.system.config_types import STRICT, LayerList, Probability, check_read
 from ddrl.types import EnvSpec, Metrics
 
 VERSION = 1
+LARGEST_RETURN = 1e9
+"""Bound of `v_min` and `v_max`: further out, float32 could not tell returns apart that differ by a reward."""
 
 SYSTEM = System(
     name="D4PG",
@@ -170,11 +172,13 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
         unread["error_buffer"] = "samples_per_insert"
     if config.action_gradient_bound is None:
         unread["action_gradient_clipping"] = "action_gradient_bound"
-    check_read(config, unread)
-    if config.critic == "categorical" and (config.num_atoms < 2 or config.v_min >= config.v_max):
+    check_read(config, unread, TASK_DEFAULTS)
+    ordered = -LARGEST_RETURN <= config.v_min < config.v_max <= LARGEST_RETURN
+    if config.critic == "categorical" and (config.num_atoms < 2 or not ordered):
         raise UserError(
-            "keys 'hyperparameters.num_atoms', 'v_min' and 'v_max': at least 2 atoms, and v_min below v_max (got "
-            f"{config.num_atoms}, {config.v_min:g} and {config.v_max:g})"
+            "keys 'hyperparameters.num_atoms', 'v_min' and 'v_max': at least 2 atoms, and v_min below v_max, both from "
+            f"{-LARGEST_RETURN:g} to {LARGEST_RETURN:g} (got {config.num_atoms}, {config.v_min:g} and "
+            f"{config.v_max:g})"
         )
     if config.action_input == "second_layer" and len(config.critic_layers) < 2:
         raise UserError(

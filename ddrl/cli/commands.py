@@ -43,12 +43,13 @@ def train(parsed: argparse.Namespace) -> int:
     from ddrl.training.config.run_config import to_json
     from ddrl.training.records import finished
 
-    config = run_config(parsed.run_words)
-    if parsed.print_config:
-        print(json.dumps(to_json(config), indent=1))
-        return 0
-    source = file_of(parsed.run_words)
+    config, source = run_config(parsed.run_words), file_of(parsed.run_words)
     check_task(config, source or CALLER)
+    if parsed.print_config:
+        values = to_json(config)
+        values["topology"]["env_groups"] = config.topology.env_groups  # also where files leave it out
+        print(json.dumps(values, indent=1))
+        return 0
     secrets = (parsed.token_file, parsed.tls_cert, parsed.tls_key, parsed.tls_ca, parsed.insecure)
     if parsed.listen is None and any(secrets):
         raise UserError("--token-file, --tls-cert, --tls-key, --tls-ca and --insecure go with --listen")

@@ -61,6 +61,11 @@ def importance_ratio(kind: str, log_pi: Tensor, log_worker: Tensor, log_target: 
     return _exp(exponent.masked_fill(log_pi == -math.inf, -math.inf))
 
 
+def bounded_ratio(ratio: Tensor, max_ratio: float | None) -> Tensor:
+    """Return ratios [...] within [1 / max_ratio, max_ratio]; None: as they are. No gradient flows outside."""
+    return ratio if max_ratio is None else ratio.clamp(1.0 / max_ratio, max_ratio)
+
+
 def clipped_surrogate(
     ratio: Tensor, advantages: Tensor, clip_epsilon: float, clip_bounds: ClipBounds = "symmetric"
 ) -> Tensor:

@@ -49,11 +49,17 @@ LayerList = Annotated[tuple[int, ...], PlainValidator(_layer_list)]
 """Units of each layer, of which there is at least one."""
 
 
-def check_read(config: Any, unread: Mapping[str, str]) -> None:
-    """Raise `UserError` if a key of `unread`, which maps keys to what would read them, is not at its default."""
+def check_read(
+    config: Any, unread: Mapping[str, str], task_defaults: Mapping[Any, Mapping[str, Any]] | None = None
+) -> None:
+    """Raise `UserError` if a key of `unread`, which maps keys to what would read them, is not at its default.
+
+    `task_defaults` (kind of task -> defaults) are those that nobody typed either.
+    """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if field.name in unread and value != field.default:
+        usual = [field.default, *(one[field.name] for one in (task_defaults or {}).values() if field.name in one)]
+        if field.name in unread and value not in usual:
             raise UserError(
                 f"key 'hyperparameters.{field.name}': {json.dumps(value)} would not be read; it goes with "
                 f"{unread[field.name]}; allowed otherwise: {json.dumps(field.default)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from ddrl.actors.env_groups import AllAtOnce, Aside, GroupedEnvs, SteppingThread
 from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.algorithms import impala
+from ddrl.environments.tools.named import NamedEnv
 from ddrl.errors import UserError
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN
 from ddrl.system.seeding import torch_generator
@@ -197,3 +199,27 @@ def test_groups_are_one_vector_environment_too() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(step, expected, strict=True))
     assert (env.num_envs, [group.num_envs for group in env.groups]) == (4, [1, 3])
     assert isinstance(env.groups[0], AllAtOnce)
+
+
+class Counted(Scripted):
+    """Environments whose step takes a while, and which count how often they are closed."""
+
+    closed = 0
+
+    def step(self, actions: Array) -> EnvStep:
+        time.sleep(0.1)
+        return super().step(actions)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_groups_in_the_midst_of_a_step_are_closed_once_it_is_over() -> None:
+    parts = [Counted(SPECS["discrete"], SCRIPTS[:2]), Counted(SPECS["discrete"], SCRIPTS[2:])]
+    named = [NamedEnv(part, f"group {i}", ["test/discrete"] * 2) for i, part in enumerate(parts)]
+    env = GroupedEnvs(named, SteppingThread("test-environments"))
+    env.reset()
+    for group in env.groups:
+        group.begin(np.zeros(2, dtype=np.int64))
+    env.close()
+    assert [part.closed for part in parts] == [1, 1]

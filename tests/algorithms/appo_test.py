@@ -187,6 +187,16 @@ def test_a_batch_that_is_too_old_teaches_nothing_and_still_makes_a_version(vtrac
     assert rig.learner.core.agent_steps == int(batch.valid.sum())
 
 
+def test_a_run_that_learns_nothing_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    rig = Rig("appo", max_policy_lag=0)
+    batch = rig.unroll()
+    rig.params.publish(rig.network)
+    for _ in range(2 * appo.STALE_BATCHES):
+        rig.learner.update(batch)
+    line = "nothing is learned: in 20 batches every step was older, in updates, than hyperparameters.max_policy_lag, 0"
+    assert capsys.readouterr().err == line + "\n"
+
+
 def test_nothing_is_too_old_without_a_bound() -> None:
     rig = Rig("appo", max_policy_lag=None)
     for _ in range(3000):
@@ -259,6 +269,8 @@ def test_values_at_collection_are_sent_and_others_are_not() -> None:
         ({"exploration": "symmetric_kl"}, "continuous", r"exploration': symmetric_kl .* allowed: entropy$"),
         ({"num_minibatches": 5, "vtrace": True}, "discrete", r"num_minibatches': 5 .* allowed: 1 to 4 unrolls$"),
         ({"num_minibatches": 13}, "discrete", r"num_minibatches': 13 .* allowed: 1 to 12 steps, as every other"),
+        ({"max_ratio": 1.1}, "discrete", r"max_ratio' would bound ratios .* above 1 \+ clip_epsilon, 1.1 \(got 1.1\)$"),
+        ({"max_ratio": 0.5}, "discrete", r"max_ratio' would bound ratios"),
         ({"vtrace": True, "gae_lambda": 0.5}, "discrete", r"gae_lambda': 0.5 .* it goes with vtrace: false"),
         ({"rho_bar": 2.0}, "discrete", r"rho_bar': 2.0 .* it goes with vtrace: true"),
         (

@@ -318,8 +318,17 @@ def test_print_config_shows_every_default(tmp_path: Path, capsys: pytest.Capture
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(BASE))
     assert cli.main(["train", str(config), "--print-config"]) == 0
-    assert json.loads(capsys.readouterr().out)["hyperparameters"]["c_bar"] == 1.0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["hyperparameters"]["c_bar"] == 1.0
+    assert shown["topology"]["env_groups"] == 1
     assert list(tmp_path.iterdir()) == [config]
+
+
+def test_print_config_refuses_what_a_training_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["d4pg", "gymnasium/CartPole-v1"], ["d4pg", "gymnasium/Pendulum-v1", "hyperparameters.num_atoms=1"]):
+        assert cli.main(["train", *words, "--print-config"]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == "" and shown.err.count("\n") == 1
 
 
 def test_every_command_and_option_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,8 @@ POINTS = 100
 """Points of the curves over the budget."""
 MOST_ENVS = 32
 """Environments of one actor."""
+MEMORY = ("lstm_size", "feed_last_action_and_reward")
+"""Keys of what a network remembers."""
 LEARNING_ENVS = 4
 """Environments of an actor that learns from its own replay: one batch at each unroll, so more mean fewer updates."""
 
@@ -38,8 +40,8 @@ def kind_of(spec: EnvSpec) -> TaskKind:
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values`, a run's configuration, with what follows from its algorithm and its task.
 
-    Hyperparameters of the algorithm for this kind of task are added where `hyperparameters.network` is left out;
-    schedule, actors and queue where `topology` leaves them out. Nothing that was given changes. What is wrong stays
+    Hyperparameters of the algorithm for this kind of task are added where `hyperparameters` leaves them out; schedule,
+    actors and queue where `topology` does. Nothing that was given changes. What is wrong stays
     as it is, for `parse_run_config` to refuse. Raise UserError where the environment cannot be made here.
     """
     found, environment = dict(values), values.get("environment")
@@ -50,9 +52,8 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     given, topology = found.get("hyperparameters") or {}, found.get("topology") or {}
     if not isinstance(given, Mapping) or not isinstance(topology, Mapping):
         return found
-    if "network" not in given:
-        kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
-        found["hyperparameters"] = _over(module.TASK_DEFAULTS.get(kind, {}), given)
+    kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
+    found["hyperparameters"] = _over(module.TASK_DEFAULTS.get(kind, {}), given)
     hyperparameters = hyperparameters_of(module, found.get("hyperparameters"))
     found["topology"] = _topology(topology, module.SYSTEM, hyperparameters)
     found["recording"] = _recording(found.get("recording"), found.get("env_frames"))
@@ -60,7 +61,12 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _over(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `defaults` with what is given, also within groups of keys, unless another `name` is given there."""
+    """Return `defaults` with what is given, also within groups of keys, unless another `name` is given there.
+
+    A value network of its own, which is one without memory, yields to a memory that is given.
+    """
+    if any(given.get(key) for key in MEMORY):
+        defaults = {key: value for key, value in defaults.items() if key != "separate_value_network"}
     other = {
         key: value
         for key, value in given.items()

@@ -104,6 +104,12 @@ def _check_tuned(hyperparameters: Any, tuned: Mapping[str, Initial]) -> None:
     numbers = tunable(hyperparameters)
     for key, initial in tuned.items():
         name = f"population.tuned.{key}"
+        if key not in numbers and tuned == TABLE_D1:
+            raise UserError(
+                f"key 'population.tuned' is IMPALA's where it is left out, and this algorithm has no '{key}'; give it, "
+                "such as {optimizer.learning_rate: {low: 0.00001, high: 0.001}}; "
+                f"allowed keys: {', '.join(numbers)}"
+            )
         if key not in numbers:
             raise unknown_name("hyperparameter to tune", key, numbers, where="key 'population.tuned'")
         ranges = initial.low is not None and initial.high is not None and initial.low <= initial.high

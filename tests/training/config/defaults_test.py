@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import typing
 from typing import Any
 
 import pytest
@@ -65,6 +66,54 @@ def test_what_is_given_stays_and_a_complete_configuration_does_not_change() -> N
     for algorithm in algorithms.NAMES:
         whole = to_json(minimal(algorithm, "toy/catch"))
         assert completed(whole) == whole
+
+
+def test_a_network_given_leaves_the_other_defaults_of_the_task() -> None:
+    ours = hyperparameters("d4pg", "mujoco/HalfCheetah-v5", {})
+    for name in ("mlp", "tanh_mlp"):
+        given = hyperparameters("d4pg", "mujoco/HalfCheetah-v5", {"network": name})
+        assert given == ours | {"network": name}
+    assert hyperparameters("ppo", "atari/pong", {"network": "deep"})["reward_clipping"] == "abs_one"
+
+
+def switched(config: Any) -> list[tuple[str, Any]]:
+    """(key, another value that its type allows) of each switch, choice and key that may be null."""
+    found: list[tuple[str, Any]] = []
+    for key, kind in typing.get_type_hints(type(config)).items():
+        options = [one for part in (kind, *typing.get_args(kind)) for one in typing.get_args(part)]
+        options += [True, False] if kind is bool else []
+        options += [None] if type(None) in typing.get_args(kind) else []
+        found += [(key, one) for one in options if (one is None or isinstance(one, str | bool)) and key != "network"]
+    return [(key, one) for key, one in found if one != getattr(config, key)]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("algorithm", algorithms.NAMES)
+def test_a_refusal_is_about_a_key_that_was_given(algorithm: str, task: str) -> None:
+    if (algorithm, task) in IMPOSSIBLE:
+        return
+    config = minimal(algorithm, task)
+    spec = Builder(config, torch.device("cpu")).spec
+
+    def refusal(key: str, value: Any) -> str:
+        try:
+            own = minimal(algorithm, task, hyperparameters={key: value}).hyperparameters
+            algorithms.load(algorithm).check(own, spec, 1)
+        except UserError as error:
+            return str(error)
+        return key
+
+    for key, value in switched(config.hyperparameters):
+        assert key in refusal(key, value), f"{key}: {value}"
+
+
+@pytest.mark.parametrize("given", [{"lstm_size": 8}, {"feed_last_action_and_reward": True}], ids=str)
+@pytest.mark.parametrize("algorithm", ["a2c", "appo", "impala"])
+def test_a_memory_may_be_given_where_the_task_has_a_value_network_of_its_own(
+    algorithm: str, given: dict[str, Any]
+) -> None:
+    for task in ("toy/catch", "mujoco/HalfCheetah-v5"):
+        Builder(minimal(algorithm, task, hyperparameters=given), torch.device("cpu")).network()
 
 
 def test_a_key_given_of_the_optimizer_stands_beside_those_of_the_task() -> None:

@@ -31,6 +31,13 @@ def test_defaults_are_appendix_f_and_table_d1() -> None:
     }
 
 
+def test_the_usual_tuned_keys_are_not_blamed_on_the_user() -> None:
+    given = {"size": 2, "burn_in_frames": 200, "period_frames": 200, "fitness": "episode_return"}
+    keys = BASE | {"algorithm": "d4pg", "environment": {"name": "gymnasium/Pendulum-v1"}, "hyperparameters": {}}
+    with pytest.raises(UserError, match=r"'population.tuned' is IMPALA's where it is left out, .* no 'entropy_cost'"):
+        parse_run_config(keys | {"population": given})
+
+
 def test_a_configuration_with_a_population_survives_json() -> None:
     config = population()
     assert parse_run_config(json.loads(json.dumps(to_json(config)))) == config
