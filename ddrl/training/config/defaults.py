@@ -40,9 +40,9 @@ def kind_of(spec: EnvSpec) -> TaskKind:
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values`, a run's configuration, with what follows from its algorithm and its task.
 
-    Hyperparameters of the algorithm for this kind of task are added where `hyperparameters` leaves them out; schedule,
-    actors and queue where `topology` does. Nothing that was given changes. What is wrong stays
-    as it is, for `parse_run_config` to refuse. Raise UserError where the environment cannot be made here.
+    Hyperparameters of the algorithm for this kind of task are added, unless `hyperparameters.network` is another one
+    than theirs; schedule, actors and queue where `topology` leaves them out. Nothing that was given changes. What is
+    wrong stays as it is, for `parse_run_config` to refuse. Raise UserError where the environment cannot be made here.
     """
     found, environment = dict(values), values.get("environment")
     named = isinstance(environment, Mapping) and isinstance(environment.get("name"), str)
@@ -52,8 +52,11 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     given, topology = found.get("hyperparameters") or {}, found.get("topology") or {}
     if not isinstance(given, Mapping) or not isinstance(topology, Mapping):
         return found
-    kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
-    found["hyperparameters"] = _over(module.TASK_DEFAULTS.get(kind, {}), given)
+    if "network" not in given or any(given["network"] == one.get("network") for one in module.TASK_DEFAULTS.values()):
+        kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
+        defaults = module.TASK_DEFAULTS.get(kind, {})
+        if given.get("network") in (None, defaults.get("network")):
+            found["hyperparameters"] = _over(defaults, given)
     hyperparameters = hyperparameters_of(module, found.get("hyperparameters"))
     found["topology"] = _topology(topology, module.SYSTEM, hyperparameters)
     found["recording"] = _recording(found.get("recording"), found.get("env_frames"))
