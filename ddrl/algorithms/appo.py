@@ -23,9 +23,9 @@ from ddrl.actors.unroll import UnrollActor, UnrollCollector
 from ddrl.algorithms.ppo import Samples
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System, TaskKind
-from ddrl.learners.batch_values import TimeLimits, discounts, evaluate, explained_variance, normalised
+from ddrl.learners.batch_values import TimeLimits, discounts, evaluate, explained_variance, normalised, output_of
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
-from ddrl.learners.minibatches import Columns, column_numbers, sample_numbers, shared_minibatches
+from ddrl.learners.minibatches import Columns, column_numbers, outputs_once, sample_numbers, shared_minibatches
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig, check_finite
 from ddrl.losses.actor_critic import symmetric_kl_to_uniform
@@ -42,16 +42,16 @@ from ddrl.losses.vtrace import corrected_targets
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation, Orthogonal
 from ddrl.system.config_types import STRICT, Probability, check_read
-from ddrl.system.notes import say
+from ddrl.system.notes import StreakNote
 from ddrl.system.precision import autocast
 from ddrl.system.seeding import generator_state, set_generator_state
-from ddrl.types import EnvSpec, Metrics, Unroll
+from ddrl.types import EnvSpec, Metrics, NetworkOutput, Unroll
 
 VERSION = 1
 
 SYSTEM = System(name="APPO", moves="unrolls", store="queue", schedules=("asynchronous", "synchronous", "bounded_lag"))
+STALE = "nothing is learned: in {} batches every step was older, in updates, than hyperparameters.max_policy_lag, {}"
 STALE_BATCHES = 20
-"""After so many batches in a row without a step to learn from, the run says so, once."""
 MOST_KL = 30.0
 """Bound of the symmetric KL divergence of a step, in nats; Sample Factory bounds the mean of a minibatch."""
 TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
@@ -231,9 +231,10 @@ def _values(network: ActorCritic, batch: Unroll, config: Config, precision: str)
     return (batch.values[0] if config.values_at == "collection" else now[:-1]), now[-1]
 
 
-def corrected(network: ActorCritic, part: Columns, config: Config, precision: str = "float32") -> Columns:
-    """Return unrolls with V-trace's targets and advantages, by the network's present policy and values."""
-    batch, output = part.unroll, evaluate(network, part.unroll, precision)
+@torch.no_grad()
+def corrected(network: ActorCritic, part: Columns, output: NetworkOutput, config: Config) -> Columns:
+    """Return unrolls with V-trace's targets and advantages, by what the network now puts out on them."""
+    batch = part.unroll
     log_rhos = network.family.log_probability(output.distribution[:-1], batch.action) - part.log_mu
     if config.max_ratio is not None:
         log_rhos = log_rhos.clamp(-math.log(config.max_ratio), math.log(config.max_ratio))
@@ -252,26 +253,30 @@ def corrected(network: ActorCritic, part: Columns, config: Config, precision: st
     return replace(part, advantages=targets.pg_advantages, value_targets=targets.vs)
 
 
-def steps_of(network: ActorCritic, part: Samples | Columns) -> Steps:
-    """Return the steps that are learned from, with the network's present distributions and values."""
+def learned_steps(batch: Unroll, version: int, oldest: float) -> Tensor:
+    """Return which steps are learned from, [T, B] bool: valid ones whose policy is at most `oldest` updates old."""
+    return batch.valid & (version - batch.version <= oldest)
+
+
+def steps_of(network: ActorCritic, part: Samples | Columns, output: NetworkOutput | None) -> Steps:
+    """Return the steps that are learned from, with distributions and values of `output`, or of the network now."""
     if isinstance(part, Samples):
-        return Steps(*network.of_normalised_steps(part.observation), *(getattr(part, name) for name in _FIXED))
+        return Steps(*network.of_normalised_steps(part.observation), *part.per_step)
     batch, learned = part.unroll, part.learned
-    output = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
+    output = output or output_of(network, batch)
     per_step = (output.distribution[:-1], output.value[:-1], batch.action, batch.distribution, *part.per_step[1:])
     return Steps(*(tensor[learned] for tensor in per_step))
 
 
-_FIXED = ("action", "distribution", "log_mu", "values", "advantages", "value_targets")
-
-
-def appo_loss(network: ActorCritic, part: Samples | Columns, config: Config, weight: float) -> tuple[Tensor, Metrics]:
+def appo_loss(
+    network: ActorCritic, part: Samples | Columns, config: Config, weight: float, output: NetworkOutput | None = None
+) -> tuple[Tensor, Metrics]:
     """Return the loss, times `weight`, and the sums over steps that it is made of.
 
     It consists of the surrogate with clipped ratios, the error of clipped values, and the exploration term: the entropy
-    (a bonus), or the symmetric KL divergence to the uniform policy (a penalty).
+    (a bonus), or the symmetric KL divergence to the uniform policy (a penalty). `output`: of the network on unrolls.
     """
-    family, steps = network.family, steps_of(network, part)
+    family, steps = network.family, steps_of(network, part, output)
     log_pi = family.log_probability(steps.pi, steps.action)
     ratio = bounded_ratio(importance_ratio("worker", log_pi, steps.log_mu, steps.log_mu, 1.0), config.max_ratio)
     policy = clipped_surrogate(ratio, steps.advantage, config.clip_epsilon, config.clip_bounds).sum()
@@ -308,14 +313,14 @@ class Learner:
         self, config: Config, network: ActorCritic, params: Parameters, queue: Queue, setting: Setting
     ) -> None:
         self.config = config
-        steps = network.piece_steps
-        pieces = max(1, steps // config.unroll_length) if config.whole_unrolls else steps
+        pieces = max(1, network.piece_steps // (config.unroll_length if config.whole_unrolls else 1))
         self.core = LearnerCore(
             config, network, params, queue, setting, piece_columns=pieces, warm_up=config.observation_warm_up
         )
         self.ready = self.core.can_take
         self._params = params
-        self._stale_batches = 0  # in a row
+        self._oldest = math.inf if config.max_policy_lag is None else config.max_policy_lag
+        self._stale = StreakNote(STALE_BATCHES, STALE.format(STALE_BATCHES, self._oldest))
 
     def step(self) -> Metrics:
         """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
@@ -325,12 +330,13 @@ class Learner:
         """Make all epochs over a batch; return means of the metrics over its gradient steps."""
         core, setting, config = self.core, self.core.setting, self.config
         lag = core.policy_lag(batch.version)
-        learned = self._learned(batch)  # 5  steps that are not too old
+        learned = learned_steps(batch, self._params.version, self._oldest)  # 5  steps that are not too old
         numbers, total = sample_numbers(replace(batch, valid=learned), setting.reducer)
         share = total / max(1.0, core.total(float(batch.valid.sum())))
+        self._stale.note(not total)
         if not total:
-            return self._without_a_step() | lag
-        self._stale_batches = 0
+            core.updates += 1
+            return lag | {"stale_fraction": 1.0}
         places = None
         if config.whole_unrolls:  # those with a step that is learned from
             kept = learned.any(0)
@@ -354,37 +360,22 @@ class Learner:
         core.updates += 1
         return metrics | lag | {"stale_fraction": 1.0 - share}
 
-    def _without_a_step(self) -> Metrics:
-        """Count an update that had nothing to learn from."""
-        self.core.updates += 1
-        self._stale_batches += 1
-        if self._stale_batches == STALE_BATCHES:
-            bound = f"hyperparameters.max_policy_lag, {self.config.max_policy_lag}"
-            say(f"nothing is learned: in {STALE_BATCHES} batches every step was older, in updates, than {bound}")
-        return {"stale_fraction": 1.0}
-
-    def _learned(self, batch: Unroll) -> Tensor:
-        """Return which steps are learned from, [T, B] bool: valid ones whose policy is not too old."""
-        if self.config.max_policy_lag is None:
-            return batch.valid
-        return batch.valid & (self._params.version - batch.version <= self.config.max_policy_lag)
-
     def _descend(self, minibatch: Samples | Columns, share: float) -> Metrics:
         """Make one gradient step. As in Sample Factory, a `share` of steps that are not too old scales its length."""
-        core, learned, size = self.core, None, minibatch.batch_size
+        core, learned, size, kept = self.core, None, minibatch.batch_size, None
         if isinstance(minibatch, Columns):
             learned, size = minibatch.learned, int(minibatch.learned.sum())
             if self.config.vtrace:
-                minibatch = corrected(core.network, minibatch, self.config, core.setting.precision)
-        found = explained_variance(
-            *(one if learned is None else one[learned] for one in (minibatch.values, minibatch.value_targets))
-        )
+                output, kept = outputs_once(core, minibatch)
+                minibatch = corrected(core.network, minibatch, output, self.config)
+        found = explained_variance(minibatch.values, minibatch.value_targets, learned)
         advantages = normalised(minibatch.advantages, core.setting.reducer, learned)
         metrics = core.descend(
-            lambda network, part, weight: appo_loss(network, part, self.config, weight),
+            lambda network, part, weight, *known: appo_loss(network, part, self.config, weight, *known),
             replace(minibatch, advantages=advantages),
             size,
             rate_factor=share,
+            kept=kept,
         )
         return metrics | {"explained_variance": found}
 

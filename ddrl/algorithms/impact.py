@@ -22,7 +22,7 @@ from torch import Tensor
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor
 from ddrl.interfaces import Parameters, Queue, Reducer, System, TaskKind
-from ddrl.learners.batch_values import evaluate, explained_variance, normalised
+from ddrl.learners.batch_values import evaluate, explained_variance, normalised, output_of
 from ddrl.learners.core import LearnerCore, Setting
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig
@@ -193,7 +193,7 @@ def impact_loss(
     It consists of the surrogate clipped around the target policy, value error, entropy and KL(pi_target || pi).
     """
     batch, family = part.unroll, network.family
-    output = network(batch.observation, batch.last_action, batch.last_reward, batch.start, batch.initial_state)
+    output = output_of(network, batch)
     pi, values = output.distribution[:-1], output.value[:-1]
     log_pi, log_worker, log_target = (
         family.log_probability(distribution, batch.action) for distribution in (pi, batch.distribution, part.target)
@@ -276,7 +276,7 @@ class Learner:
             traversal,
             int(batch.valid.sum()),
         )
-        metrics["explained_variance"] = explained_variance(values[batch.valid], traversal.value_targets[batch.valid])
+        metrics["explained_variance"] = explained_variance(values, traversal.value_targets, batch.valid)
         self._kls.append(metrics["kl"])
         core.updates += 1
         return metrics | {"kl_cost": self._kl_cost} | core.policy_lag(batch.version)

@@ -150,9 +150,14 @@ class Samples:
     def batch_size(self) -> int:
         return len(self.advantages)
 
+    @property
+    def per_step(self) -> list[Tensor]:
+        """All tensors but the observations, in the order of the fields."""
+        return [getattr(self, field.name) for field in fields(self)[1:]]
+
     def columns(self, start: int, stop: int) -> Self:
         """Return samples start..stop-1 as views."""
-        return self._map(lambda tensor: tensor[start:stop])
+        return type(self)(self.observation[start:stop], *(tensor[start:stop] for tensor in self.per_step))
 
     def minibatches(self, indices: Sequence[Tensor]) -> Iterator[Self]:
         """Yield copies of the samples with the indices of each minibatch.
@@ -160,12 +165,9 @@ class Samples:
         All that is small is copied at once, which takes fewer operations; observations may be images.
         """
         order, sizes = torch.cat([*indices]), [len(one) for one in indices]
-        small = [getattr(self, field.name)[order].split(sizes) for field in fields(self)[1:]]
+        small = [torch.split(tensor[order], sizes) for tensor in self.per_step]
         for chosen, *tensors in zip(indices, *small, strict=True):
             yield type(self)(self.observation[chosen], *tensors)
-
-    def _map(self, function: Any) -> Self:
-        return type(self)(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
 
 
 def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str = "float32") -> Samples:

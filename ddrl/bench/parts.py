@@ -14,6 +14,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from ddrl.bench.processes import descendants, spent
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.interfaces import Hyperparameters
 from ddrl.replay.prefetch import Prefetch
@@ -33,7 +34,10 @@ WARM_UP_CALLS = 3
 
 @dataclass(frozen=True)
 class PartSpeed:
-    """A part alone: CPU seconds per fresh agent step (all threads of the process), and fresh frames per second."""
+    """A part alone: CPU seconds per fresh agent step, and fresh frames per second.
+
+    All threads count, and all processes that this one started, such as the games of ViZDoom.
+    """
 
     cpu_seconds_per_step: float
     frames_per_second: float
@@ -156,9 +160,11 @@ def _time(work: Callable[[], object], steps: float, frame_skip: int, seconds: fl
         work()
         if time.perf_counter() - started > seconds:
             break
+    others = descendants()
     calls, cpu, wall = 0, time.process_time(), time.perf_counter()
     while not calls or time.perf_counter() - wall < seconds:
         work()
         calls += 1
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    cpu += spent(others, descendants())
     return PartSpeed(cpu / (calls * steps), calls * steps * frame_skip / wall)

@@ -12,7 +12,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ import psutil
 import torch
 
 from ddrl.bench.parts import Parts, PartSpeed, quiet_run
+from ddrl.bench.processes import family, spent
 from ddrl.errors import UserError
 from ddrl.replay.replay_config import with_replay
 from ddrl.system.wait_clock import WaitClock
@@ -42,17 +42,6 @@ ENDING_SECONDS = 60.0
 ENDLESS_FRAMES = 2**60
 LAP_BATCHES = 1024
 """The longest pattern of fresh batches that is looked for."""
-
-
-def _family() -> dict[int, float]:
-    """Return CPU seconds of this process and its descendants, by process; those that have ended are not counted."""
-    used: dict[int, float] = {}
-    own = psutil.Process()
-    for process in [own, *own.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            used[process.pid] = times.user + times.system
-    return used
 
 
 def _busy() -> float:
@@ -79,7 +68,7 @@ class Look:
     """Seconds of the learner's turns, in runtime serial."""
     environments_waited: float | None = None
     """Waits of actors' environments for actions, where they are measured (central inference)."""
-    cpu: dict[int, float] = field(default_factory=_family)
+    cpu: dict[int, float] = field(default_factory=family)
     busy: float = field(default_factory=_busy)
     wall: float = field(default_factory=time.perf_counter)
 
@@ -183,7 +172,7 @@ def _fresh_steps(config: RunConfig) -> int:
 
 def _between(before: Look, after: Look, actors: int, training: float, lag: float, parts: Parts) -> Repeat:
     wall, cores = after.wall - before.wall, len(os.sched_getaffinity(0))
-    cpu = sum(used - before.cpu.get(process, 0.0) for process, used in after.cpu.items())
+    cpu = spent(before.cpu, after.cpu)
     duty = {
         "actor": max(0.0, 1 - (after.actors_waited - before.actors_waited) / (wall * actors)),
         "learner": max(0.0, 1 - (after.sample_waited - before.sample_waited) / wall),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -25,10 +26,22 @@ def evaluate(network: BatchNetwork, batch: Unroll, precision: str) -> NetworkOut
     found = []
     with autocast(batch.reward.device, precision):
         for part in split(batch, max(1, min(batch.batch_size, -(-steps // network.piece_steps)))):
-            output = network(part.observation, part.last_action, part.last_reward, part.start, part.initial_state)
-            found.append((output.distribution, output.value))
-    distributions, values = zip(*found, strict=True)
-    return NetworkOutput(torch.cat(distributions, dim=1), torch.cat(values, dim=1), ())
+            found.append(output_of(network, part))
+    return joined([found])
+
+
+def output_of(network: BatchNetwork, unroll: Unroll) -> NetworkOutput:
+    """Return what the network puts out on an unroll [T+1, B]."""
+    return network(unroll.observation, unroll.last_action, unroll.last_reward, unroll.start, unroll.initial_state)
+
+
+@torch.no_grad()
+def joined(kept: Sequence[Sequence[NetworkOutput]]) -> NetworkOutput:
+    """Return the distributions and values of the parts of a batch, side by side, without a state and gradients."""
+    parts = [part for row in kept for part in row]
+    return NetworkOutput(
+        torch.cat([part.distribution for part in parts], dim=1), torch.cat([part.value for part in parts], dim=1), ()
+    )
 
 
 def discounts(batch: Unroll, discount: float, time_limits: TimeLimits) -> Tensor:
@@ -58,11 +71,13 @@ def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None
     return result if valid is None else result.masked_fill(~valid, 0.0)
 
 
-def explained_variance(values: Tensor, targets: Tensor) -> float:
+def explained_variance(values: Tensor, targets: Tensor, valid: Tensor | None = None) -> float:
     """Return 1 - Var(target - value) / Var(target): 1 for a perfect fit, 0 for constant values or constant targets.
 
-    Also 0 without any: a rank's share of a minibatch may be empty.
+    Of steps that are valid. Also 0 without any: a rank's share of a minibatch may be empty.
     """
+    if valid is not None:
+        values, targets = values[valid], targets[valid]
     if not targets.numel():
         return 0.0
     variance = float(targets.var(correction=0))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ddrl.interfaces import KeepsStatistics, Parameters, Queue, Reducer, Service, Shards
-from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch, ColumnParallel
+from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch, ColumnParallel, Kept
 from ddrl.learners.normalisation import Normalisation, RewardClipping
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig, check_finite
 from ddrl.learners.parameter_groups import GroupOptimizers, Groups, one_group
@@ -21,8 +21,8 @@ from ddrl.types import Metrics, Unroll
 
 LAGS = ("policy_lag_mean", "policy_lag_max", "policy_lag_first", "policy_lag_last")
 """Metrics of the policy lag: of all steps of a batch, the largest, and of first and last steps."""
-PartLoss = Callable[[Any, AnyBatch, float], tuple[Tensor, Metrics]]
-"""(network, columns, weight of one step) -> (weighted loss, metrics as sums over steps)."""
+PartLoss = Callable[..., tuple[Tensor, Metrics]]
+"""(network, columns, weight of one step, what was kept of them) -> (weighted loss, metrics as sums over steps)."""
 
 
 class LearnerConfig(Protocol):
@@ -99,9 +99,18 @@ class GradientStep:
         self.close = self._gradients.close
         self.state_dict, self.load_state_dict = self._optimizers.state_dict, self._optimizers.load_state_dict
 
+    def forward(self, outputs: Callable[[Any, AnyBatch], Any], batch: AnyBatch) -> Kept:
+        """Return what `outputs`, of a network and some columns, makes of all, with the graphs, for `step`."""
+
+        def part_outputs(network: nn.Module, part: AnyBatch) -> Any:
+            with self._setting.autocast():
+                return outputs(network, part)
+
+        return self._gradients.forward(part_outputs, batch)
+
     def step(
         self,
-        loss: PartLoss[AnyBatch],
+        loss: PartLoss,
         batch: AnyBatch,
         *,
         valid_steps: int,
@@ -109,6 +118,7 @@ class GradientStep:
         env_frames: int,
         where: str,
         rate_factor: float = 1.0,
+        kept: Kept | None = None,
     ) -> Metrics:
         """Make one gradient step; return the metrics per valid step, the gradient's norm and the learning rate.
 
@@ -120,17 +130,18 @@ class GradientStep:
             env_frames: for the learning-rate schedule.
             where: names the update in the error.
             rate_factor: multiplies the learning rate of this step.
+            kept: of this batch, from `forward`, if the loss is to get it.
 
         Raises `NonFiniteError` if a loss or the gradient is NaN or infinite.
         """
         all_steps = max(1, int(self.total(float(valid_steps))))
         weight = 1.0 / all_steps if mean else 1.0
 
-        def part_loss(network: nn.Module, part: AnyBatch) -> tuple[Tensor, Metrics]:
+        def part_loss(network: nn.Module, part: AnyBatch, *known: Any) -> tuple[Tensor, Metrics]:
             with self._setting.autocast():
-                return loss(network, part, weight)
+                return loss(network, part, weight, *known)
 
-        metrics = self._gradients.backward(part_loss, batch)
+        metrics = self._gradients.backward(part_loss, batch, kept)
         self._setting.reducer.sum_([p.grad for p in self._parameters if p.grad is not None])
         metrics = {name: self.total(value) / all_steps for name, value in metrics.items()}
         metrics |= self._optimizers.clip()
@@ -180,7 +191,7 @@ class LearnerCore(Generic[Network]):
         self._warm_up = warm_up
         self._normalisation = Normalisation(statistics, config.discount, config.reward_clipping, setting.reducer)
         self._gradient = GradientStep(network, config, setting, piece_columns, groups)
-        self.close = self._gradient.close
+        self.close, self.forward = self._gradient.close, self._gradient.forward
 
     def can_take(self) -> bool:
         """Return whether `take` would return at once."""
@@ -226,12 +237,13 @@ class LearnerCore(Generic[Network]):
 
     def descend(
         self,
-        loss: PartLoss[AnyBatch],
+        loss: PartLoss,
         batch: AnyBatch,
         valid_steps: int,
         *,
         mean: bool = True,
         rate_factor: float = 1.0,
+        kept: Kept | None = None,
     ) -> Metrics:
         """Make one gradient step of the present update (see `GradientStep.step`)."""
         return self._gradient.step(
@@ -242,9 +254,10 @@ class LearnerCore(Generic[Network]):
             env_frames=self.env_frames,
             where=self.this_update(),
             rate_factor=rate_factor,
+            kept=kept,
         )
 
-    def update(self, loss: PartLoss[Unroll], batch: Unroll, *, mean: bool) -> Metrics:
+    def update(self, loss: PartLoss, batch: Unroll, *, mean: bool) -> Metrics:
         """Make one update: a gradient step on a batch [T+1, B]. Return its metrics and the policy lag of the batch."""
         batch = batch.to(self.setting.device)
         metrics = self.descend(loss, batch, int(batch.valid.sum()), mean=mean)

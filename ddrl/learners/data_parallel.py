@@ -6,7 +6,8 @@ import copy
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, Self, TypeVar
+from functools import partial
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
@@ -27,8 +28,11 @@ class Batch(Protocol):
 
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
-Loss = Callable[[nn.Module, AnyBatch], tuple[torch.Tensor, Metrics]]
-"""(network, columns) -> (loss that adds up over columns, metrics that add up over columns)."""
+Result = TypeVar("Result")
+Loss = Callable[..., tuple[torch.Tensor, Metrics]]
+"""(network, columns, what was kept of them) -> (loss that adds up over columns, metrics that add up over columns)."""
+Kept = list[list[Any]]
+"""Of every piece of each thread, what a network made of it, with its graph."""
 
 PIECE_COLUMNS = 8
 """Columns of an unroll whose activations a thread holds at once: 8 keep the deep network's learner under 1 GiB."""
@@ -48,25 +52,44 @@ class ColumnParallel:
         self._pool = ThreadPoolExecutor(num_threads, "learner", lambda: torch.set_num_threads(1))
         self.close = self._pool.shutdown
 
-    def backward(self, loss: Loss[AnyBatch], batch: AnyBatch) -> Metrics:
+    def forward(self, outputs: Callable[[nn.Module, AnyBatch], Any], batch: AnyBatch) -> Kept:
+        """Return what `outputs` makes of each piece; the activations of all are kept for `backward`."""
+        shares = self._shares(batch)
+        replicas = [network for network, _ in self._replicas]
+        return self._on_threads(
+            [partial(_forward, outputs, network, pieces) for network, pieces in zip(replicas, shares, strict=False)]
+        )
+
+    def backward(self, loss: Loss, batch: AnyBatch, kept: Kept | None = None) -> Metrics:
         """Compute the gradient of the whole batch's loss into the network's `.grad`; return the summed metrics.
 
-        A batch without columns goes through the network too: its gradient is then 0 and not absent, because the other
-        learners add theirs to it.
+        `loss` gets what `forward` kept of its columns, if that is given. A batch without columns goes through the
+        network too: its gradient is then 0 and not absent, because the other learners add theirs to it.
         """
-        work = list(zip(self._replicas, split(batch, len(self._replicas)), strict=False))
-        shares = [
-            (*replica, split(share, max(1, -(-share.batch_size // self._piece_columns)))) for replica, share in work
-        ]
-        jobs = [
-            self._pool.submit(_backward, loss, network, parameters, pieces)
-            for network, parameters, pieces in shares[1:]
-        ]
-        metrics = [_backward(loss, *shares[0]), *(job.result() for job in jobs)]
-        own, *others = (parameters for _, parameters, _ in shares)
+        shares = self._shares(batch)
+        known: list[list[tuple[Any, ...]]] = [[()] * len(pieces) for pieces in shares]
+        if kept is not None:
+            known = [[(one,) for one in row] for row in kept]
+        metrics = self._on_threads(
+            [
+                partial(_backward, loss, *replica, pieces, row)
+                for replica, pieces, row in zip(self._replicas, shares, known, strict=False)
+            ]
+        )
+        own, *others = (parameters for _, parameters in self._replicas[: len(shares)])
         for parameters in others:
             torch._foreach_add_(_gradients(own), _gradients(parameters))
         return _sum(metrics)
+
+    def _shares(self, batch: AnyBatch) -> list[list[AnyBatch]]:
+        """Return the pieces of each thread, in the order of the columns."""
+        shares = split(batch, len(self._replicas))
+        return [split(share, max(1, -(-share.batch_size // self._piece_columns))) for share in shares]
+
+    def _on_threads(self, work: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Do all of it at once, the first in this thread."""
+        jobs = [self._pool.submit(one) for one in work[1:]]
+        return [work[0](), *(job.result() for job in jobs)]
 
 
 def split(batch: AnyBatch, num_parts: int) -> list[AnyBatch]:
@@ -94,14 +117,24 @@ def _replica(network: nn.Module) -> nn.Module:
     return replica
 
 
+def _forward(
+    outputs: Callable[[nn.Module, AnyBatch], Result], network: nn.Module, pieces: Sequence[AnyBatch]
+) -> list[Result]:
+    return [outputs(network, piece) for piece in pieces]
+
+
 def _backward(
-    loss: Loss[AnyBatch], network: nn.Module, parameters: Sequence[Parameter], pieces: Sequence[AnyBatch]
+    loss: Loss,
+    network: nn.Module,
+    parameters: Sequence[Parameter],
+    pieces: Sequence[AnyBatch],
+    known: Sequence[tuple[Any, ...]],
 ) -> Metrics:
     for parameter in parameters:
         parameter.grad = None
     metrics = []
-    for piece in pieces:
-        value, part = loss(network, piece)
+    for piece, kept in zip(pieces, known, strict=True):
+        value, part = loss(network, piece, *kept)
         value.backward()  # type: ignore[no-untyped-call]
         metrics.append(part)
     return _sum(metrics)

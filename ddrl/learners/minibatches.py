@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ddrl.interfaces import Reducer
-from ddrl.types import Unroll
+from ddrl.learners.batch_values import evaluate, joined, output_of
+from ddrl.learners.core import LearnerCore
+from ddrl.learners.data_parallel import Kept
+from ddrl.types import NetworkOutput, Unroll
 
 
 def sample_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
@@ -106,3 +109,15 @@ class Columns:
     def per_step(self) -> list[Tensor]:
         """The tensors [T, B], in the order of the fields."""
         return [getattr(self, field.name) for field in fields(self)[1:]]
+
+
+def outputs_once(core: LearnerCore[Any], part: Columns) -> tuple[NetworkOutput, Kept | None]:
+    """Return what the network now puts out on unrolls, without gradients, and what a gradient step may use of it.
+
+    So targets that depend on the network need no second pass, unless there are too many activations to be kept.
+    """
+    batch = part.unroll
+    if (batch.length + 1) * batch.batch_size > core.network.kept_steps:
+        return evaluate(core.network, batch, core.setting.precision), None
+    kept = core.forward(lambda network, piece: output_of(network, piece.unroll), part)
+    return joined(kept), kept

@@ -15,7 +15,7 @@ from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.networks.initialisation import Kind, default_initialisation, linear
 from ddrl.networks.normalisation import ObservationNormaliser, ReturnScale, RewardNormaliser
 from ddrl.networks.torsos import Torso, described, make_torso
-from ddrl.networks.trunk import PIECE_STEPS, features, features_of_steps, make_trunk
+from ddrl.networks.trunk import features, features_of_steps, make_trunk, steps_held
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
 NO_VALUE = torch.tensor(math.nan)
@@ -65,7 +65,7 @@ class ActorCritic(nn.Module):
         self.family: Family = GAUSSIAN if spec.action_size else CATEGORICAL
         self.num_actions, self.action_size = spec.num_actions, spec.action_size
         self.feed_last_action_and_reward = feed_last_action_and_reward
-        self.piece_steps = PIECE_STEPS[spec.observation_dtype]
+        self.piece_steps, self.kept_steps = steps_held(spec, network)
         options: dict[str, Any] = {"mlp_size": mlp_size, "scaled_pixels": scaled_pixels}
         self.torso, self.instructions, self.core, size = make_trunk(
             spec,

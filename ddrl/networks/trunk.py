@@ -19,6 +19,8 @@ from ddrl.types import EnvSpec, RecurrentState
 
 PIECE_STEPS = {"uint8": 256, "float32": 4096}
 """Steps whose activations are held at once, by the type of the observations: 256 keep the deep network under 1 GiB."""
+KEPT_STEPS = {"uint8": 2048, "float32": 65_536}
+"""Steps of a minibatch whose activations may be held so that a second pass is saved; `PIECE_STEPS` of the deep one."""
 
 
 class Trunk(NamedTuple):
@@ -58,6 +60,12 @@ def make_trunk(
     size += 0 if instructions is None else instructions.size
     core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
     return Trunk(torso, instructions, core, lstm_size or size)
+
+
+def steps_held(spec: EnvSpec, network: str) -> tuple[int, int]:
+    """Return how many steps' activations are held at once, and how many may be kept to save a second pass."""
+    pieces = PIECE_STEPS[spec.observation_dtype]
+    return pieces, pieces if network == "deep" else KEPT_STEPS[spec.observation_dtype]
 
 
 class HasTrunk(Protocol):

@@ -26,6 +26,22 @@ def say(text: str, *, end: str = "\n") -> None:
             print(text, end=end, file=sys.stderr, flush=True)
 
 
+class StreakNote:
+    """Says `text` once, when something has happened `length` times in a row."""
+
+    def __init__(self, length: int, text: str) -> None:
+        self._length, self._text = length, text
+        self._streak = 0
+        self._said = False
+
+    def note(self, happened: bool) -> None:
+        """Count one more time, at which it happened or not."""
+        self._streak = self._streak + 1 if happened else 0
+        if self._streak == self._length and not self._said:
+            say(self._text)
+            self._said = True
+
+
 def say_traceback(error: BaseException) -> None:
     """Write the traceback of `error` as `say` does."""
     say("".join(traceback.format_exception(error)), end="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ import torch
 from ddrl.algorithms import appo
 from ddrl.algorithms.ppo import Samples
 from ddrl.errors import UserError
+from ddrl.learners import minibatches
+from ddrl.learners.batch_values import evaluate
 from ddrl.learners.minibatches import Columns
 from ddrl.types import Unroll
 from tests.algorithms import slow
@@ -132,7 +135,8 @@ def kept(rig: Rig) -> Any:
         reducer = rig.learner.core.setting.reducer
         learned = None
         if isinstance(minibatch, Columns):
-            minibatch, learned = appo.corrected(rig.network, minibatch, rig.config), minibatch.learned
+            output = evaluate(rig.network, minibatch.unroll, "float32")
+            minibatch, learned = appo.corrected(rig.network, minibatch, output, rig.config), minibatch.learned
         size = minibatch.batch_size if learned is None else int(learned.sum())
         advantages = appo.normalised(minibatch.advantages, reducer, learned)
         part = replace(minibatch, advantages=advantages)
@@ -189,8 +193,11 @@ def test_a_batch_that_is_too_old_teaches_nothing_and_still_makes_a_version(vtrac
 
 def test_a_run_that_learns_nothing_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
     rig = Rig("appo", max_policy_lag=0)
-    batch = rig.unroll()
+    batch = valued(rig, rig.unroll())
     rig.params.publish(rig.network)
+    for _ in range(2 * appo.STALE_BATCHES):
+        rig.learner.update(batch)
+    rig.learner.update(replace(batch, version=batch.version + 1))  # here it learns
     for _ in range(2 * appo.STALE_BATCHES):
         rig.learner.update(batch)
     line = "nothing is learned: in 20 batches every step was older, in updates, than hyperparameters.max_policy_lag, 0"
@@ -231,6 +238,25 @@ def test_v_trace_is_computed_anew_in_every_minibatch() -> None:
     again = [order[1].index(column) for column in order[0]]
     assert not torch.allclose(first.value_targets, second.value_targets[:, again])
     assert torch.equal(first.values, second.values[:, again])  # those of the clipping stay
+
+
+@every_task
+@pytest.mark.parametrize("keys", [{}, {"lstm_size": 8}], ids=str)
+def test_v_trace_evaluates_a_minibatch_once_where_its_activations_may_be_kept(
+    task: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, evaluations = [], []
+    for kept_steps in (10**6, 0):
+        counting = Mock(side_effect=evaluate)
+        monkeypatch.setattr(minibatches, "evaluate", counting)
+        rig = Rig("appo", SPECS[task], vtrace=True, num_epochs=2, num_minibatches=2, **keys)
+        rig.network.kept_steps = kept_steps
+        for update in range(3):
+            rig.learner.update(valued(rig, rig.unroll(update, drift=0.3), moved=0.2))
+        weights.append(rig.weights())
+        evaluations.append(counting.call_count)
+    assert evaluations == [0, 12]
+    torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
 
 
 @every_task

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,30 @@ def test_acting_is_measured_where_actors_act(gpu: list[str], runtime: str, devic
     assert gpu == devices  # acting, and training where that is on another one
     assert measured.training.frames_per_second > 0
     assert math.isnan(measured.bound)
+
+
+BURN = """
+import sys, time
+for _ in sys.stdin:
+    start = time.process_time()
+    while time.process_time() - start < 0.05:
+        pass
+    print(flush=True)
+"""
+
+
+def test_what_a_game_in_a_process_of_its_own_takes_is_counted() -> None:
+    with subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as game:
+        assert game.stdin is not None and game.stdout is not None
+
+        def step() -> None:
+            game.stdin.write(b"\n")
+            game.stdin.flush()
+            game.stdout.readline()
+
+        speed = parts._time(step, steps=10, frame_skip=4, seconds=0.5)
+        game.stdin.close()
+    assert speed.cpu_seconds_per_step > 0.004
 
 
 def test_runtimes_that_act_on_different_devices_do_not_share_their_parts(gpu: list[str]) -> None:

@@ -80,6 +80,35 @@ def test_each_thread_takes_its_columns_in_pieces_and_together_they_are_the_whole
             assert mine.data_ptr() == its.data_ptr()
 
 
+@pytest.mark.parametrize(("num_threads", "piece_columns"), [(1, 100), (1, 2), (2, 2), (3, 100)])
+def test_what_was_kept_of_each_piece_gives_the_same_gradient_without_a_second_pass(
+    num_threads: int, piece_columns: int
+) -> None:
+    batch, once, twice = make_unroll(columns=7), linear(), linear()
+    passes: list[int] = []
+
+    def outputs(network: nn.Module, part: Unroll) -> Tensor:
+        passes.append(part.batch_size)
+        return network(part.observation[:-1]).squeeze(-1)
+
+    def loss(network: nn.Module, part: Unroll, kept: Tensor | None = None) -> tuple[Tensor, Metrics]:
+        values = outputs(network, part) if kept is None else kept
+        found = (values - part.reward).square().sum()
+        return found, {"loss": float(found.detach())}
+
+    gradients, metrics = [], []
+    for network, keeps in ((once, True), (twice, False)):
+        parallel = ColumnParallel(network, num_threads, piece_columns)
+        kept = parallel.forward(outputs, batch) if keeps else None
+        metrics.append(parallel.backward(loss, batch, kept))
+        parallel.close()
+        gradients.append([one.grad for one in network.parameters()])
+        assert sum(passes) == 7, "each column goes through the network once"
+        passes.clear()
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    assert metrics[0] == metrics[1]
+
+
 def test_a_gradient_does_not_add_to_the_one_before() -> None:
     network, batch = linear(), make_unroll(columns=4)
     parallel = ColumnParallel(network, 2)

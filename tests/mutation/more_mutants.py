@@ -29,8 +29,8 @@ APPO_S = (
         "appo_learns_from_old_steps",
         "the mask of steps that are too old is inverted",
         APPO,
-        "self._params.version - batch.version <= self.config.max_policy_lag",
-        "self._params.version - batch.version > self.config.max_policy_lag",
+        "version - batch.version <= oldest",
+        "version - batch.version > oldest",
         "tests/algorithms/appo_test.py::test_steps_older_than_the_bound_are_left_out_and_shorten_the_step",
     ),
     mutant(

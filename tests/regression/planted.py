@@ -254,7 +254,7 @@ def memory_of_the_last_episode(right: Function) -> Function:
 
 def any_age(right: Function) -> Function:
     """Steps are learned from however old their policy is."""
-    return lambda learner, batch: batch.valid
+    return lambda batch, version, oldest: batch.valid
 
 
 def symmetric_clip(right: Function) -> Function:
@@ -291,8 +291,8 @@ def unclipped(losses: Any, updates: Any, *, gradients: bool = True) -> dict[str,
 def lost_thread(right: Function) -> Function:
     """The gradient of every learner thread but the first is lost."""
 
-    def wrong(loss: Any, network: Any, parameters: Any, pieces: Any) -> Any:
-        metrics = right(loss, network, parameters, pieces)
+    def wrong(loss: Any, network: Any, parameters: Any, *pieces: Any) -> Any:
+        metrics = right(loss, network, parameters, *pieces)
         if threading.current_thread().name.startswith("learner_"):
             for parameter in parameters:
                 parameter.grad.zero_()
@@ -311,7 +311,7 @@ def learner_without_gradient(config: Any, directory: Any, folder: Any, rank: int
     if rank:
         backward = data_parallel.ColumnParallel.backward
 
-        def wrong(gradients: data_parallel.ColumnParallel, loss: Any, batch: Any) -> Any:
+        def wrong(gradients: data_parallel.ColumnParallel, loss: Any, batch: Any, *kept: Any) -> Any:
             metrics = backward(gradients, loss, batch)
             for parameter in gradients._replicas[0][1]:
                 if parameter.grad is not None:
@@ -414,7 +414,7 @@ OF_LEARNING: Mapping[str, Mapping[str, Fault]] = {
         "gradients not clipped": Fault(parameter_groups, "clip_global_norm", any_norm),
     },
     "appo_memory": {
-        "old steps learned from": Fault(appo.Learner, "_learned", any_age),
+        "old steps learned from": Fault(appo, "learned_steps", any_age),
         "symmetric bounds of the ratio": Fault(appo, "clipped_surrogate", symmetric_clip),
         "values not clipped": Fault(appo, "clipped_value_loss", any_value),
     },

@@ -38,7 +38,7 @@ def lost() -> None:
 
     backward, apply = data_parallel.ColumnParallel.backward, shared_updates.SharedUpdates.apply
 
-    def half(gradients: Any, loss: Any, batch: Any) -> Any:
+    def half(gradients: Any, loss: Any, batch: Any, kept: Any = None) -> Any:
         return backward(gradients, loss, batch.columns(0, max(1, batch.batch_size // 2)))
 
     def every_second(updates: Any, gradients: Any, *others: Any) -> Any:
