@@ -53,7 +53,7 @@ docs: $(READY) ## the documentation site, in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "site/index.html"
 
-system: $(READY) ## tests that kill processes, start clusters of their own, or ask every task of a simulator (minutes)
+system: $(READY) ## tests that kill processes, train on Ray, drive whole workflows, or ask every game and task (minutes)
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist load -m "system and not learning"
 
 slurm: $(READY) ## the workflow on a real SLURM, which is installed (as root, Debian), started and stopped again

@@ -128,8 +128,8 @@ def working(rig: Rig, **options: Any) -> Iterator[Worker]:
         yield worker
     finally:
         over.set()
+        worker.close()  # it may be waiting for actions
         thread.join(10)
-        worker.close()
 
 
 @contextmanager

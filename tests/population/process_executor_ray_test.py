@@ -27,6 +27,7 @@ SELDOM = {"period_frames": 2000}
 """To write a checkpoint to the disk takes as long as to train some hundred frames."""
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("holder")
 def test_members_train_at_once_and_all_reach_the_budget(tmp_path: Path) -> None:
     assert train(small(PARALLEL), tmp_path, quiet=True) == "budget_reached"
@@ -65,6 +66,7 @@ class DyingHost(process_executor.MemberProcess):
         os._exit(1)
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("holder")
 def test_processes_that_keep_dying_end_the_population_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -194,7 +194,7 @@ def test_a_learner_that_dies_is_replaced_and_its_turn_goes_on(
     whole(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.usefixtures("holder")
 @pytest.mark.parametrize(
     ("algorithm", "topology"),

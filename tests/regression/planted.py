@@ -1,6 +1,6 @@
 """Faults that a regression check must find, each planted for as long as a `with` lasts.
 
-`planted_test.py` plants all of them in `make test`, so that none outlives the code it replaces.
+`planted_test.py` plants all of them in `make test` and `make system`, so that none outlives the code it replaces.
 """
 
 from __future__ import annotations

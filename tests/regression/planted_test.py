@@ -1,5 +1,7 @@
 """Every planted fault still applies: what it stands in for is there, is called as it expects, and matters.
 
+Faults of games and of runs on Ray are planted by `make system`.
+
 `faults_test.py` has the long part, whether the regression checks find them.
 """
 
@@ -25,11 +27,10 @@ from tests.unrolls import make_unroll
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "results/reference/impala_2018/off_policy_correction/v_trace/toy-catch/seed11"
-QUICK_GAMES = ("v_trace_assault", "a3c_assault")
-SLOW = {"v_trace_ray", *(curve for curve in OF_LEARNING if curve.endswith("_assault") and curve not in QUICK_GAMES)}
+SLOW = {"v_trace_ray", *(curve for curve in OF_LEARNING if curve.endswith("_assault"))}
 """A run on Ray starts processes that each import torch; a game takes seconds."""
 FAULTS = [
-    pytest.param(curve, name, marks=pytest.mark.slow if curve in SLOW else ())
+    pytest.param(curve, name, marks=pytest.mark.system if curve in SLOW else ())
     for curve, faults in OF_LEARNING.items()
     for name in faults
 ]

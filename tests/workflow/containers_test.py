@@ -95,7 +95,7 @@ def test_images_leave_out_what_git_ignores():
         assert pattern.removeprefix("**/") in listed, pattern
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_commands_of_all_rules_run_in_the_image_that_the_configuration_names(project):
     (project.root / "ours.sif").touch()
     code, output = replace(project, python=Path(sys.executable)).snakemake(  # jobs that nothing has imported for
@@ -119,7 +119,7 @@ def test_an_image_that_is_not_there_is_refused_before_any_job(made):
     assert output.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_nodes_of_a_run_are_started_outside_of_the_image_and_each_enters_it(project):
     path = project.root / "replications" / "impact_2020" / "experiments.yaml"
     data = yaml.safe_load(path.read_text())

@@ -42,6 +42,7 @@ def test_environments_are_built_before_the_runs_that_need_them(with_peer):
     assert '"peer": "stable_baselines3"' in config.read_text()
 
 
+@pytest.mark.system
 def test_our_own_runs_beside_a_peer_and_the_speeds_of_both_are_planned(with_peer):
     path = with_peer.root / "replications/impala_2018/experiments.yaml"
     lists = ["experiments=[off_policy_correction]", "variants=[theirs,v_trace]", "seeds=[1,2]"]

@@ -69,7 +69,7 @@ def build(root, folder, name=PAPER):
     return [(root / folder / f"report.{kind}").read_bytes() for kind in ("pdf", "html")]
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("name", [PAPER, "suite"])
 def test_the_same_results_give_the_same_bytes(made, monkeypatch, name):
     monkeypatch.chdir(made.root)

@@ -60,6 +60,7 @@ def test_a_wrong_setting_ends_with_one_line_before_any_job(made, arguments, says
     assert output.startswith("ddrl: ")
 
 
+@pytest.mark.system
 def test_lists_narrow_several_papers_at_once_and_each_gets_its_report(made, tmp_path):
     project = made.copy(tmp_path / "copy")
     (project.root / "both.yaml").write_text(
@@ -173,6 +174,7 @@ def test_runs_that_were_merged_are_not_trained_again(made, project):
     assert jobs(output)["aggregate"] == 1
 
 
+@pytest.mark.system
 def test_the_same_command_goes_on_after_snakemake_was_killed(project):
     process = project.start("--until", "train", *NARROWED, "--config", "seeds=1", FAKE_TRAINER="hang")
     deadline = time.monotonic() + 60
@@ -188,6 +190,7 @@ def test_the_same_command_goes_on_after_snakemake_was_killed(project):
     assert len(list(project.root.glob("results/**/run.json"))) == 2
 
 
+@pytest.mark.system
 def test_a_failing_run_keeps_its_checkpoints_and_names_its_log(project):
     code, output = project.snakemake("--until", "train", *NARROWED, FAKE_TRAINER="fail")
     assert code == 1

@@ -203,6 +203,7 @@ def test_the_noise_of_random_play_is_part_of_the_test() -> None:
     assert above_random(np.array([-0.3, -0.3]), 0.0, 0.0) == 1.0
 
 
+@pytest.mark.system
 def test_groups_at_random_are_found_to_have_learned_in_at_most_one_case_in_twenty() -> None:
     generator = np.random.Generator(np.random.PCG64(7))
     learned = 0

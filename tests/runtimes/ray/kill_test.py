@@ -65,6 +65,7 @@ def test_actors_that_are_killed_are_replaced(
     assert lag.max() == 0  # the schedule holds across the restart
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("learners", "number"), [(1, signal.SIGKILL), (2, signal.SIGSEGV)], ids=["one", "of two"])
 def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
     tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str], learners: int, number: signal.Signals
@@ -137,5 +138,6 @@ def test_a_run_whose_supervisor_is_killed_is_completed_by_the_same_command(
     assert_whole(tmp_path, parse_run_config(values).env_frames)
 
 
+@pytest.mark.system
 def test_a_cluster_whose_process_is_killed_leaves_no_process(orphans: list[psutil.Process]) -> None:
     assert psutil.wait_procs(orphans, timeout=AGENTS_SECONDS)[1] == []

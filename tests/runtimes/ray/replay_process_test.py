@@ -98,6 +98,7 @@ def test_a_replay_that_is_killed_goes_on_from_the_checkpoint_of_both(
     assert "the learner died" not in shown and "resumed at" in shown and "refilled" not in shown
 
 
+@pytest.mark.system
 def test_one_that_is_not_saved_is_refilled(tmp_path: Path, holder: psutil.Process) -> None:
     config = chosen(env_frames=1500, checkpoint={"replay": "refilled"})
     train(config, tmp_path, quiet=True)
@@ -124,6 +125,7 @@ class SpoiledReplay(ReplayProcess):
         self._replay.insert = spoiled  # type: ignore[method-assign]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("spoil", "changes", "message"),
     [

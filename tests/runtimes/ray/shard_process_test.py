@@ -56,6 +56,7 @@ def saved(directory: Path) -> dict[str, Any]:
 # Whole runs -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_every_update_is_in_every_shard_and_in_every_count_also_of_a_run_that_is_continued(
     tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
