@@ -33,7 +33,15 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "lag mean": ("policy_lag_mean", ".1f"),
 }
 """Column -> the number of a repeat that it shows, and its form."""
-_SIZES = ("num_actors", "envs_per_actor", "env_threads", "learner_threads")
+_SIZES: Mapping[str, tuple[str, str]] = {
+    "actors": ("num_actors", ""),
+    "envs": ("envs_per_actor", ""),
+    "groups": ("env_groups", "1"),
+    "env thr": ("env_threads", ""),
+    "learn thr": ("learner_threads", ""),
+    "queue": ("queue_capacity", ""),
+}
+"""Column of a sweep -> the key of a topology that it shows, and what an older file without that key had."""
 _SWEPT = ("bound", "ratio", "actor duty", "env duty", "learn duty", "cpu busy", "others", "lag mean")
 
 
@@ -82,11 +90,11 @@ def _repeats(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 def _sweep(measurements: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Yield the rows of topologies, the fastest first."""
-    yield row("", ("actors", "envs", "env thr", "learn thr", "training", "lowest", "highest", "to best", *_SWEPT))
+    yield row("", (*_SIZES, "training", "lowest", "highest", "to best", *_SWEPT))
     ordered = sorted(measurements, key=lambda one: -one["median_training_frames_per_second"])
     for one in ordered:
         topology = one["config"]["topology"]
-        sizes = [str(topology[name]) for name in _SIZES]
+        sizes = [str(topology.get(name, former)) for name, former in _SIZES.values()]
         to_best = shown(statistics.median(speed_ratios(one, ordered[0])), FRACTION)
         speeds = spread([repeat["training"] for repeat in one["repeats"]], WHOLE)
         yield row(system_of(topology), [*sizes, *speeds, to_best, *medians(one["repeats"], _SWEPT)])

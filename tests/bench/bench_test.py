@@ -16,9 +16,10 @@ import pytest
 from ddrl import algorithms, bench, cli
 from ddrl.algorithms import impala
 from ddrl.analysis.tables.suite import _benchmarks
+from ddrl.bench import text as bench_text
 from ddrl.bench.defaults import SETTINGS, TOPOLOGY, read_settings, settings_of
 from ddrl.bench.parts import alone, fresh_share
-from ddrl.bench.sweep import default_axes, parse_axes
+from ddrl.bench.sweep import KEYS, default_axes, parse_axes
 from ddrl.bench.topology import batches_per_lap, mean_between, speed_of
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
@@ -256,6 +257,12 @@ def test_topologies_are_measured_in_turn_and_the_best_is_named_with_its_spread(
     (comparison,) = result["comparisons"]
     assert comparison["lowest"] <= comparison["median"] <= comparison["highest"]
     assert all(column in shown.out for column in COLUMNS[3:])
+    title, *rows = next(block for block in shown.out.split("\n\n") if "env thr" in block).splitlines()
+    assert {key for key, _ in bench_text._SIZES.values()} == set(KEYS), "what a sweep may change is shown"
+    assert [title.index(name) for name in bench_text._SIZES] == sorted(title.index(name) for name in bench_text._SIZES)
+    assert sorted(row.split()[:6] for row in rows) == [
+        [name, actors, "8", "1", "1", "1"] for name in sorted(RUNTIMES) for actors in ("1", "2")
+    ]
 
 
 def test_a_grid_leaves_out_what_is_not_allowed_and_says_so() -> None:
