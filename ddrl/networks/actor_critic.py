@@ -20,6 +20,8 @@ from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
 NO_VALUE = torch.tensor(math.nan)
 """Stands for values that nobody reads."""
+EXCLUDED_BY = {"separate_value_network": ("lstm_size", "feed_last_action_and_reward")}
+"""Key -> keys, and with one of them a network cannot have it: a value network of its own has no memory."""
 
 
 class ActorCritic(nn.Module):

@@ -14,6 +14,7 @@ from typing import Any
 from ddrl import algorithms
 from ddrl.environments.base import registry
 from ddrl.interfaces import Hyperparameters, System, TaskKind
+from ddrl.networks.actor_critic import EXCLUDED_BY
 from ddrl.system.plugins import ALGORITHMS
 from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import hyperparameters_of
@@ -24,8 +25,6 @@ POINTS = 100
 """Points of the curves over the budget."""
 MOST_ENVS = 32
 """Environments of one actor."""
-MEMORY = ("lstm_size", "feed_last_action_and_reward")
-"""Keys of what a network remembers."""
 LEARNING_ENVS = 4
 """Environments of an actor that learns from its own replay: one batch at each unroll, so more mean fewer updates."""
 
@@ -52,11 +51,10 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     given, topology = found.get("hyperparameters") or {}, found.get("topology") or {}
     if not isinstance(given, Mapping) or not isinstance(topology, Mapping):
         return found
-    if "network" not in given or any(given["network"] == one.get("network") for one in module.TASK_DEFAULTS.values()):
-        kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
-        defaults = module.TASK_DEFAULTS.get(kind, {})
-        if given.get("network") in (None, defaults.get("network")):
-            found["hyperparameters"] = _over(defaults, given)
+    kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
+    defaults = module.TASK_DEFAULTS.get(kind, {})
+    if given.get("network") in (None, defaults.get("network")):
+        found["hyperparameters"] = _over(defaults, given)
     hyperparameters = hyperparameters_of(module, found.get("hyperparameters"))
     found["topology"] = _topology(topology, module.SYSTEM, hyperparameters)
     found["recording"] = _recording(found.get("recording"), found.get("env_frames"))
@@ -66,10 +64,10 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
 def _over(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return `defaults` with what is given, also within groups of keys, unless another `name` is given there.
 
-    A value network of its own, which is one without memory, yields to a memory that is given.
+    A default that what is given excludes is left out.
     """
-    if any(given.get(key) for key in MEMORY):
-        defaults = {key: value for key, value in defaults.items() if key != "separate_value_network"}
+    excluded = {key for key, others in EXCLUDED_BY.items() if any(given.get(other) for other in others)}
+    defaults = {key: value for key, value in defaults.items() if key not in excluded}
     other = {
         key: value
         for key, value in given.items()
