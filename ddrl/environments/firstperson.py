@@ -128,6 +128,7 @@ def recipe(task: str, max_frames: int) -> Mapping[str, Any]:
         "kind": "vizdoom",
         "packages": ["vizdoom", "PIL"],
         "source": chosen.source,
+        "engine": vizdoom_world.ENGINE,
         "rewards": chosen.rewards,
         "reward_scale": chosen.reward_scale,
         "max_steps": _limit(chosen, max_frames) // FRAME_SKIP,

@@ -136,8 +136,8 @@ def test_a_task_of_vizdoom_is_ours_frame_by_frame(
     """The instruction alone is left out, which is empty."""
     pytest.importorskip("vizdoom")
     monkeypatch.syspath_prepend(DRIVERS)
-    recipe = registry.recipe(f"firstperson/{task}", max_frames=max_frames) | PLAIN
     spec = registry.spec_for(f"firstperson/{task}", max_frames=max_frames)
+    recipe = registry.recipe(spec.name, max_frames=max_frames) | PLAIN | {"frame_skip": spec.frame_skip}
     generator = np.random.default_rng(2)
     with (
         closing(registry.make(f"firstperson/{task}", 1, 3, max_frames=max_frames)) as ours,

@@ -20,6 +20,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ PRESSED: tuple[frozenset[str], ...] = tuple(
     frozenset().union(*(_BUTTONS[part] for part in action.split(" + "))) for action in ACTIONS
 )
 """The buttons that each action holds down."""
+ENGINE: Mapping[str, Any] = {
+    "mode": "PLAYER",
+    "screen_format": "RGB24",
+    "screen_resolution": "RES_160X120",
+    "off": ("window_visible", "sound_enabled", "audio_buffer_enabled", "automap_buffer_enabled"),
+    "arguments": "+movebob 0",
+}
+"""How every game is set up, as plain data that drivers of other libraries get as well."""
 _NO_WORDS = instruction_words.hashed("")
 
 
@@ -70,13 +79,13 @@ class DoomWorld:
             game.set_doom_map(doom_map)
         for name, value in task.rewards.items():
             getattr(game, f"set_{name}_reward")(value)
-        game.set_mode(vizdoom.Mode.PLAYER)
-        game.set_screen_format(vizdoom.ScreenFormat.RGB24)
-        game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
-        for switch in ("window_visible", "sound_enabled", "audio_buffer_enabled", "automap_buffer_enabled"):
+        game.set_mode(vizdoom.Mode.__members__[ENGINE["mode"]])
+        game.set_screen_format(vizdoom.ScreenFormat.__members__[ENGINE["screen_format"]])
+        game.set_screen_resolution(vizdoom.ScreenResolution.__members__[ENGINE["screen_resolution"]])
+        for switch in ENGINE["off"]:
             getattr(game, f"set_{switch}")(False)
         game.set_episode_timeout(0)
-        game.add_game_args("+movebob 0")
+        game.add_game_args(ENGINE["arguments"])
         game.set_doom_config_path(str(Path(self._folder.name) / "settings.ini"))
         game.set_vizdoom_path(str(_starter(Path(self._folder.name), Path(vizdoom.__file__).with_name("vizdoom"))))
         game.init()

@@ -1,8 +1,8 @@
 """A task of `firstperson/vizdoom_...` as `ddrl` has it, as a gymnasium environment; made by `environments.make`.
 
-Nine actions hold down buttons for four tics; a button that the scenario does not give is ignored. The engine's own
-limit of time is off, and an episode is cut after `max_steps`. Pictures are the engine's 160x120, each pixel the mean of
-those below it. The instruction, which is empty in all of these tasks, is left out.
+Nine actions hold down buttons for the tics of a frame skip; a button that the scenario does not give is ignored. The
+engine's own limit of time is off, and an episode is cut after `max_steps`. Pictures are the engine's 160x120, each
+pixel the mean of those below it. The instruction, which is empty in all of these tasks, is left out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import numpy as np
 import vizdoom
 from PIL import Image
 
-FRAME_SKIP = 4
-
 
 class VizdoomGame(gymnasium.Env):
     """One game; observations [3, height, width] uint8."""
@@ -31,6 +29,7 @@ class VizdoomGame(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Box(0, 255, (3, height, width), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(task["actions"]))
         self._size, self._scale, self._max_steps = (width, height), task["reward_scale"], task["max_steps"]
+        self._frame_skip = task["frame_skip"]
         self._random = np.random.default_rng(seed)
         self._steps = 0
         self._seen = np.zeros(self.observation_space.shape, np.uint8)
@@ -42,13 +41,14 @@ class VizdoomGame(gymnasium.Env):
             game.set_doom_map(doom_map)
         for name, value in task["rewards"].items():
             getattr(game, f"set_{name}_reward")(value)
-        game.set_mode(vizdoom.Mode.PLAYER)
-        game.set_screen_format(vizdoom.ScreenFormat.RGB24)
-        game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
-        for switch in ("window_visible", "sound_enabled", "audio_buffer_enabled", "automap_buffer_enabled"):
+        engine = task["engine"]
+        game.set_mode(vizdoom.Mode.__members__[engine["mode"]])
+        game.set_screen_format(vizdoom.ScreenFormat.__members__[engine["screen_format"]])
+        game.set_screen_resolution(vizdoom.ScreenResolution.__members__[engine["screen_resolution"]])
+        for switch in engine["off"]:
             getattr(game, f"set_{switch}")(False)
         game.set_episode_timeout(0)
-        game.add_game_args("+movebob 0")
+        game.add_game_args(engine["arguments"])
         game.set_doom_config_path(str(Path(self._folder.name, "settings.ini")))
         game.set_vizdoom_path(starter(Path(self._folder.name), Path(vizdoom.__file__).with_name("vizdoom")))
         game.init()
@@ -63,8 +63,8 @@ class VizdoomGame(gymnasium.Env):
         return self._look(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Apply an action for four tics; where a game has ended, what was seen last is shown again."""
-        reward = self._scale * self._game.make_action(self._buttons[int(action)], FRAME_SKIP)
+        """Apply an action; where a game has ended, what was seen last is shown again."""
+        reward = self._scale * self._game.make_action(self._buttons[int(action)], self._frame_skip)
         self._steps += 1
         terminated = self._game.is_episode_finished()
         seen = self._seen.copy() if terminated else self._look()
