@@ -51,10 +51,11 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     given, topology = found.get("hyperparameters") or {}, found.get("topology") or {}
     if not isinstance(given, Mapping) or not isinstance(topology, Mapping):
         return found
-    kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
-    defaults = module.TASK_DEFAULTS.get(kind, {})
-    if given.get("network") in (None, defaults.get("network")):
-        found["hyperparameters"] = _over(defaults, given)
+    if "network" not in given or any(given["network"] == one.get("network") for one in module.TASK_DEFAULTS.values()):
+        kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
+        defaults = module.TASK_DEFAULTS.get(kind, {})
+        if given.get("network") in (None, defaults.get("network")):
+            found["hyperparameters"] = _over(defaults, given)
     hyperparameters = hyperparameters_of(module, found.get("hyperparameters"))
     found["topology"] = _topology(topology, module.SYSTEM, hyperparameters)
     found["recording"] = _recording(found.get("recording"), found.get("env_frames"))
