@@ -52,6 +52,7 @@ VERSION = 1
 SYSTEM = System(name="APPO", moves="unrolls", store="queue", schedules=("asynchronous", "synchronous", "bounded_lag"))
 STALE = "nothing is learned: in {} batches every step was older, in updates, than hyperparameters.max_policy_lag, {}"
 STALE_BATCHES = 20
+"""After so many batches in a row without a step to learn from, the run says `STALE`, once."""
 MOST_KL = 30.0
 """Bound of the symmetric KL divergence of a step, in nats; Sample Factory bounds the mean of a minibatch."""
 TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {

@@ -1,8 +1,7 @@
 """Every planted fault still applies: what it stands in for is there, is called as it expects, and matters.
 
-Faults of games and of runs on Ray are planted by `make system`.
-
-`faults_test.py` has the long part, whether the regression checks find them.
+Faults of games and of runs on Ray are planted by `make system`. `faults_test.py` has the long part, whether the
+regression checks find them.
 """
 
 from __future__ import annotations
