@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -43,6 +44,7 @@ class Session:
         """Messages so far."""
         self._requests = requests
         self._replies: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
+        self._gone = threading.Event()
 
     def receive(self) -> bytes | None:
         """Return the next message; None if the worker will send none, in which case the stream is ended."""
@@ -67,6 +69,15 @@ class Session:
         if self.lost_since is None:
             self.lost_since = time.monotonic()
         self._replies.put(error)
+
+    def gone(self) -> None:
+        """Note that the connection has ended the stream."""
+        self.end()
+        self._gone.set()
+
+    def wait_until_gone(self, seconds: float) -> None:
+        """Wait until the connection has ended the stream, but no longer than `seconds`."""
+        self._gone.wait(seconds)
 
     def replies(self) -> Iterator[bytes]:
         """Yield the messages to the worker until the end. Raise the error that ended the stream."""

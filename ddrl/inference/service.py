@@ -48,7 +48,7 @@ STEP_SECONDS = 60.0
 """Time limit for a step or an `alive`: a stopped process keeps its connection, and gRPC notices nothing."""
 WATCH_SECONDS = 1.0
 ENDING_SECONDS = 2.0
-"""Time for workers to hear that the run is over."""
+"""Time for workers to hear that the run is over, and to leave."""
 LOG_SECONDS = 10.0
 """The same reason is logged once in so many seconds, with its number."""
 LOG_TEXTS = 100
@@ -121,7 +121,10 @@ class InferenceService:
         return address if address.startswith(UNIX) else f"{address.rpartition(':')[0]}:{port}"
 
     def close(self, reason: str) -> None:
-        """End all streams. `reason`: finished, or interrupted (workers started by hand then come back)."""
+        """End all streams, once workers have heard why.
+
+        `reason`: finished, or interrupted (workers started by hand then come back).
+        """
         self._over.set()
         for slot in self._slots:
             slot.close(reason)
@@ -140,6 +143,8 @@ class InferenceService:
         try:
             yield from self._handshake(session)
             yield from session.replies()
+            if self._over.is_set():  # unread messages of this side are lost once this process is gone
+                session.wait_until_gone(ENDING_SECONDS)
         except Closed:
             what = "has left before it said who it is"
         except Refused as refused:
@@ -154,7 +159,7 @@ class InferenceService:
 
     def _gone(self, session: Session) -> None:
         """Forget a stream that is over for gRPC, too."""
-        session.end()
+        session.gone()
         with self._lock:
             self._streams.pop(session, None)
 

@@ -636,6 +636,34 @@ def test_workers_hear_why_the_learner_ends(tmp_path: Path) -> None:
         worker.close()
 
 
+@pytest.mark.parametrize(("reason", "heard"), [("finished", Closed), ("interrupted", LearnerLost)])
+def test_the_learner_stays_until_a_slow_worker_has_heard_that_the_run_is_over(
+    tmp_path: Path, reason: str, heard: type[Exception]
+) -> None:
+    """If the learner left before, the stream could break, and the worker would look for a run that is over."""
+    rig = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
+    worker = Worker(rig.connect())
+    worker.step()
+    closing = threading.Thread(target=rig.close, args=(reason,))
+    closing.start()
+    closing.join(service_module.ENDING_SECONDS / 4)  # the worker's environments take this long, meanwhile
+    assert closing.is_alive()
+    with pytest.raises(heard) as ended:
+        work_on(worker)
+    assert reason == "finished" or ended.value.was_interrupted  # type: ignore[attr-defined]
+    worker.close()
+    closing.join(service_module.ENDING_SECONDS / 4)
+    assert not closing.is_alive()
+
+
+def test_a_worker_that_never_leaves_holds_up_no_end(rig: Rig) -> None:
+    with stream(rig, step(), claim={"place": 0}) as call:
+        next(call)
+        began = time.monotonic()
+        rig.close()
+        assert time.monotonic() - began < 2 * service_module.ENDING_SECONDS
+
+
 @pytest.mark.parametrize(
     ("offered", "message"),
     [
