@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -626,6 +626,8 @@ def test_workers_hear_why_the_learner_ends(tmp_path: Path) -> None:
                 work_on(worker)
             except (Closed, LearnerLost) as error:
                 ended.append(error)
+            finally:
+                worker.close()  # the learner waits for it
 
         working = threading.Thread(target=work)  # what it hears stays to be read only as long as the learner is there
         working.start()
@@ -633,35 +635,36 @@ def test_workers_hear_why_the_learner_ends(tmp_path: Path) -> None:
         working.join()
         assert isinstance(ended[0], Closed if reason == "finished" else LearnerLost)
         assert reason == "finished" or ended[0].was_interrupted  # type: ignore[attr-defined]
-        worker.close()
 
 
 @pytest.mark.parametrize(("reason", "heard"), [("finished", Closed), ("interrupted", LearnerLost)])
 def test_the_learner_stays_until_a_slow_worker_has_heard_that_the_run_is_over(
-    tmp_path: Path, reason: str, heard: type[Exception]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, heard: type[Exception]
 ) -> None:
     """If the learner left before, the stream could break, and the worker would look for a run that is over."""
+    monkeypatch.setattr(service_module, "ENDING_SECONDS", 60.0)
     rig = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=1)
     worker = Worker(rig.connect())
     worker.step()
     closing = threading.Thread(target=rig.close, args=(reason,))
     closing.start()
-    closing.join(service_module.ENDING_SECONDS / 4)  # the worker's environments take this long, meanwhile
+    closing.join(0.5)  # the worker's environments take this long, meanwhile
     assert closing.is_alive()
     with pytest.raises(heard) as ended:
         work_on(worker)
     assert reason == "finished" or ended.value.was_interrupted  # type: ignore[attr-defined]
     worker.close()
-    closing.join(service_module.ENDING_SECONDS / 4)
+    closing.join(30)
     assert not closing.is_alive()
 
 
-def test_a_worker_that_never_leaves_holds_up_no_end(rig: Rig) -> None:
+def test_a_worker_that_never_leaves_holds_up_no_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "ENDING_SECONDS", 0.2)
     with stream(rig, step(), claim={"place": 0}) as call:
         next(call)
         began = time.monotonic()
         rig.close()
-        assert time.monotonic() - began < 2 * service_module.ENDING_SECONDS
+        assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(
@@ -676,8 +679,9 @@ def test_a_learner_that_says_something_wrong_is_one_line(tmp_path: Path, offered
     rig = Rig(Endpoint(f"unix:{tmp_path}/s", TOKEN), places=1, actors=0)
     try:
         rig.envs[0]._describe = lambda guests: offer(0, guests) | offered
-        with pytest.raises(UserError, match="is no learner of ddrl: .*" + message.replace("(", r"\(")):
-            rig.connect().join()
+        said = "is no learner of ddrl: .*" + message.replace("(", r"\(")
+        with closing(rig.connect()) as connection, pytest.raises(UserError, match=said):
+            connection.join()
     finally:
         rig.close()
 
