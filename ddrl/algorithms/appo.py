@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -20,14 +20,14 @@ from torch import Tensor
 
 from ddrl.actors.policy import from_distribution
 from ddrl.actors.unroll import UnrollActor, UnrollCollector
-from ddrl.algorithms.ppo import Samples
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System, TaskKind
-from ddrl.learners.batch_values import TimeLimits, discounts, evaluate, explained_variance, normalised, output_of
+from ddrl.learners.batch_values import TimeLimits, discounts, evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
-from ddrl.learners.minibatches import Columns, column_numbers, outputs_once, sample_numbers, shared_minibatches
+from ddrl.learners.minibatches import Order
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig, check_finite
+from ddrl.learners.samples import Columns, Samples, outputs_once, steps_of
 from ddrl.losses.actor_critic import symmetric_kl_to_uniform
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import (
@@ -174,19 +174,6 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     check_read(config, unread, TASK_DEFAULTS)
 
 
-class Steps(NamedTuple):
-    """What the loss is made of, for N steps [N, ...]; only the first two get a gradient."""
-
-    pi: Tensor
-    value: Tensor
-    action: Tensor
-    distribution: Tensor
-    log_mu: Tensor
-    old_value: Tensor
-    advantage: Tensor
-    value_target: Tensor
-
-
 def with_values(unroll: Unroll, values: list[Tensor]) -> Unroll:
     """Return the unroll with the T values [B] that were predicted while acting."""
     return replace(unroll, values=(torch.stack(values).cpu(),))
@@ -259,16 +246,6 @@ def learned_steps(batch: Unroll, version: int, oldest: float) -> Tensor:
     return batch.valid & (version - batch.version <= oldest)
 
 
-def steps_of(network: ActorCritic, part: Samples | Columns, output: NetworkOutput | None) -> Steps:
-    """Return the steps that are learned from, with distributions and values of `output`, or of the network now."""
-    if isinstance(part, Samples):
-        return Steps(*network.of_normalised_steps(part.observation), *part.per_step)
-    batch, learned = part.unroll, part.learned
-    output = output or output_of(network, batch)
-    per_step = (output.distribution[:-1], output.value[:-1], batch.action, batch.distribution, *part.per_step[1:])
-    return Steps(*(tensor[learned] for tensor in per_step))
-
-
 def appo_loss(
     network: ActorCritic, part: Samples | Columns, config: Config, weight: float, output: NetworkOutput | None = None
 ) -> tuple[Tensor, Metrics]:
@@ -332,17 +309,12 @@ class Learner:
         core, setting, config = self.core, self.core.setting, self.config
         lag = core.policy_lag(batch.version)
         learned = learned_steps(batch, self._params.version, self._oldest)  # 5  steps that are not too old
-        numbers, total = sample_numbers(replace(batch, valid=learned), setting.reducer)
-        share = total / max(1.0, core.total(float(batch.valid.sum())))
-        self._stale.note(not total)
-        if not total:
+        order = Order.of(batch, learned, config.whole_unrolls, setting.reducer)
+        share = core.total(float(learned.sum())) / max(1.0, core.total(float(batch.valid.sum())))
+        self._stale.note(not order.total)
+        if not order.total:
             core.updates += 1
             return lag | {"stale_fraction": 1.0}
-        places = None
-        if config.whole_unrolls:  # those with a step that is learned from
-            kept = learned.any(0)
-            places = kept.nonzero()[:, 0]
-            numbers, total = column_numbers(batch, kept, setting.reducer)
         part = prepare(  # 6  advantages
             core.network, batch.to(setting.device), learned.to(setting.device), config, setting.precision
         )
@@ -351,11 +323,8 @@ class Learner:
             where=core.this_update(),
         )
         steps = []
-        count = min(config.num_minibatches, total)  # none is empty
         for _ in range(config.num_epochs):  # 7  K epochs, each over every step or unroll of all learners
-            indices = shared_minibatches(numbers, total, count, setting.generator, setting.reducer)
-            chosen = [(one if places is None else places[one]).to(setting.device) for one in indices]
-            for minibatch in part.minibatches(chosen):
+            for minibatch in order.epoch(part, config.num_minibatches, setting):
                 steps.append(self._descend(minibatch, share))
         metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
         core.updates += 1
@@ -363,18 +332,16 @@ class Learner:
 
     def _descend(self, minibatch: Samples | Columns, share: float) -> Metrics:
         """Make one gradient step. As in Sample Factory, a `share` of steps that are not too old scales its length."""
-        core, learned, size, kept = self.core, None, minibatch.batch_size, None
-        if isinstance(minibatch, Columns):
-            learned, size = minibatch.learned, int(minibatch.learned.sum())
-            if self.config.vtrace:
-                output, kept = outputs_once(core, minibatch)
-                minibatch = corrected(core.network, minibatch, output, self.config)
-        found = explained_variance(minibatch.values, minibatch.value_targets, learned)
-        advantages = normalised(minibatch.advantages, core.setting.reducer, learned)
+        core, kept = self.core, None
+        if isinstance(minibatch, Columns) and self.config.vtrace:
+            output, kept = outputs_once(core, minibatch)
+            minibatch = corrected(core.network, minibatch, output, self.config)
+        found = explained_variance(minibatch.values, minibatch.value_targets, minibatch.mask)
+        advantages = normalised(minibatch.advantages, core.setting.reducer, minibatch.mask)
         metrics = core.descend(
             lambda network, part, weight, *known: appo_loss(network, part, self.config, weight, *known),
             replace(minibatch, advantages=advantages),
-            size,
+            minibatch.num_steps,
             rate_factor=share,
             kept=kept,
         )

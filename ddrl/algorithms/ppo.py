@@ -8,11 +8,11 @@ paper; "RLlib" is ray-project/rl-experiments, halfcheetah-ppo, by authors of IMP
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import fields, replace
-from typing import Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -25,9 +25,12 @@ from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System, TaskKind
 from ddrl.learners.batch_values import TimeLimits, discounts, evaluate, explained_variance, normalised
 from ddrl.learners.core import LearnerCore, Setting, each_batch_once
-from ddrl.learners.minibatches import sample_numbers, shared_minibatches
+from ddrl.learners.data_parallel import Kept
+from ddrl.learners.minibatches import Order
 from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig, check_finite
+from ddrl.learners.parameter_groups import ParameterGroup, one_group
+from ddrl.learners.samples import Columns, Samples, Steps, steps_of, steps_once
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import (
     adapted_kl_cost,
@@ -79,13 +82,16 @@ class Config:
     discount: Probability = 0.99
     gae_lambda: Probability = 0.95
     num_epochs: PositiveInt = 10
-    num_minibatches: PositiveInt = 32  # 64 steps each; every epoch shuffles anew (Huang, core detail 6)
-    clip_epsilon: PositiveFloat = 0.2  # section 6.1
+    num_minibatches: PositiveInt = 32  # 64 steps each, or unrolls; every epoch shuffles anew (Huang, core detail 6)
+    value_epochs: PositiveInt | None = None  # Heess et al. 2017: the baseline's own epochs after these; null: at once
+    clip_epsilon: PositiveFloat | None = 0.2  # section 6.1; null: the penalty or `max_kl` alone bounds the step
     value_clip_epsilon: PositiveFloat | None = None  # Huang, core detail 9: the authors' code clips by 0.2, to no gain
     value_cost: NonNegativeFloat = 0.5  # Huang, core detail 10: c_1 of eq. 9, in ppo2
     entropy_cost: NonNegativeFloat = 0.0  # Huang, continuous detail list: ppo2 on MuJoCo; 0.01 on Atari (Table 5)
     kl_cost: NonNegativeFloat = 0.0  # section 4: beta of the penalty, off beside clipping
     kl_target: PositiveFloat | None = None  # section 4: adapts `kl_cost` after each batch; null: fixed
+    kl_excess_cost: NonNegativeFloat = 0.0  # Heess et al. 2017: xi, of max(0, KL - 2 kl_target) squared
+    max_kl: PositiveFloat | None = None  # Heess et al. 2017: nats beyond which a batch gets no further policy step
     normalise_advantages: bool = True  # Huang, core detail 7
     normalise_advantages_over: Literal["minibatch", "batch"] = "minibatch"  # Huang, core detail 7; "batch": as RLlib
     max_grad_norm: PositiveFloat | None = 0.5  # Huang, core detail 11
@@ -94,6 +100,8 @@ class Config:
     network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # section 6.1
     mlp_size: PositiveInt | None = None  # units of its layers, 64 in section 6.1; null: 64 of `mlp`, 256 of `tanh_mlp`
     scaled_pixels: bool = True  # Huang, Atari detail 9; false: 0 to 255, as RLlib's networks see them
+    lstm_size: NonNegativeInt = 0  # units; Huang, LSTM details: 128 on Atari; minibatches are then whole unrolls
+    feed_last_action_and_reward: bool = False  # not there; Espeholt et al. 2018, Figure 3
     separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13
     initialisation: Initialisation | None = None  # Huang, core detail 2: orthogonal; null: so on `tanh_mlp` alone
     initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0
@@ -111,6 +119,11 @@ class Config:
         """Columns of a batch that come from the queue: all of them."""
         return self.batch_size
 
+    @property
+    def whole_unrolls(self) -> bool:
+        """Return whether minibatches hold unrolls: what depends on earlier steps needs them in their order."""
+        return self.lstm_size > 0 or self.feed_last_action_and_reward
+
     stored_columns = 0
     first_update = each_batch_once  # an update is all epochs over one batch
 
@@ -121,56 +134,33 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     PPO learns discrete and continuous tasks. Every other step may be dead (see `ddrl.types`), and dead steps are left
     out. The number of learners does not matter, because they share minibatches.
     """
-    valid = config.unroll_length // 2 * config.batch_size
-    if config.num_minibatches > valid:
+    most = config.batch_size * (1 if config.whole_unrolls else config.unroll_length // 2)
+    if config.num_minibatches > most:
+        what = " whole unrolls" if config.whole_unrolls else ", as every other step of an unroll may be dead"
         raise UserError(
             f"key 'hyperparameters.num_minibatches': {config.num_minibatches} for {config.unroll_length} x "
-            f"{config.batch_size} steps; allowed: 1 to {valid}, as every other step of an unroll may be dead"
+            f"{config.batch_size} steps; allowed: 1 to {most}{what}"
         )
     check_penalty(config.kl_cost, config.kl_target)
+    if config.kl_excess_cost and config.kl_target is None:
+        raise UserError("key 'hyperparameters.kl_excess_cost' needs a kl_target, of whose excess it is; allowed: 0.0")
+    if config.clip_epsilon is None and not config.kl_cost and config.max_kl is None:
+        raise UserError(
+            "key 'hyperparameters.clip_epsilon': null, so that nothing bounds a step of the policy; "
+            "allowed: a number, or null with a kl_cost above 0 or a max_kl"
+        )
+    if config.value_epochs is not None and not config.separate_value_network:
+        raise UserError(
+            "key 'hyperparameters.value_epochs' trains the value network alone; allowed: null, or a number with "
+            "separate_value_network: true"
+        )
     unread = unread_keys(spec, config)
     if not config.normalise_advantages:
         unread["normalise_advantages_over"] = "normalise_advantages: true"
     check_read(config, unread)
 
 
-@plain_dataclass(frozen=True)
-class Samples:
-    """N valid steps, with the quantities that stay fixed during an epoch; tensors [N, ...]."""
-
-    observation: Tensor  # normalised, if the network keeps statistics: they change after all epochs only
-    action: Tensor
-    distribution: Tensor  # of the behaviour policy
-    log_mu: Tensor  # of the action under it
-    values: Tensor  # V(x) before the first gradient step, or with `recompute_advantages` before the epoch's
-    advantages: Tensor
-    value_targets: Tensor
-
-    @property
-    def batch_size(self) -> int:
-        return len(self.advantages)
-
-    @property
-    def per_step(self) -> list[Tensor]:
-        """All tensors but the observations, in the order of the fields."""
-        return [getattr(self, field.name) for field in fields(self)[1:]]
-
-    def columns(self, start: int, stop: int) -> Self:
-        """Return samples start..stop-1 as views."""
-        return type(self)(self.observation[start:stop], *(tensor[start:stop] for tensor in self.per_step))
-
-    def minibatches(self, indices: Sequence[Tensor]) -> Iterator[Self]:
-        """Yield copies of the samples with the indices of each minibatch.
-
-        All that is small is copied at once, which takes fewer operations; observations may be images.
-        """
-        order, sizes = torch.cat([*indices]), [len(one) for one in indices]
-        small = [torch.split(tensor[order], sizes) for tensor in self.per_step]
-        for chosen, *tensors in zip(indices, *small, strict=True):
-            yield type(self)(self.observation[chosen], *tensors)
-
-
-def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str = "float32") -> Samples:
+def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str = "float32") -> Samples | Columns:
     """Compute GAE advantages (eq. 11) and value targets with the present parameters; dead steps are left out.
 
     If the network measures values in a deviation of returns, advantages are not divided by it, and targets are.
@@ -188,40 +178,69 @@ def prepare(network: ActorCritic, batch: Unroll, config: Config, precision: str 
         gae_lambda=config.gae_lambda,
     )
     log_mu = network.family.log_probability(batch.distribution, batch.action)
-    seen = network.normalised_observation(batch.observation[:-1])
     targets = network.value_target(estimates.value_targets)
+    if config.whole_unrolls:
+        return Columns(batch, batch.valid, log_mu, output.value[:-1], estimates.advantages, targets)
+    seen = network.normalised_observation(batch.observation[:-1])
     per_step = (seen, batch.action, batch.distribution, log_mu, output.value[:-1], estimates.advantages, targets)
     return Samples(*(tensor[batch.valid] for tensor in per_step))
 
 
 def ppo_loss(
-    network: ActorCritic, samples: Samples, config: Config, kl_cost: float, weight: float
+    network: ActorCritic,
+    part: Samples | Columns,
+    config: Config,
+    kl_cost: float,
+    weight: float,
+    steps: Steps | None = None,
 ) -> tuple[Tensor, Metrics]:
-    """Return the loss, times `weight`, and the sums over samples that it is made of.
+    """Return the loss, times `weight`, and the sums over steps that it is made of.
 
     It consists of clipped surrogate, value error and entropy (eq. 9), and the KL penalty of section 4 times `kl_cost`.
-    What costs nothing is only measured.
+    What costs nothing is only measured; so is the value error where the value network has epochs of its own. `steps`:
+    those of `part`, if they are known.
     """
-    family = network.family
-    pi, values = network.of_normalised_steps(samples.observation)
-    log_pi = family.log_probability(pi, samples.action)
-    ratio = importance_ratio("worker", log_pi, samples.log_mu, samples.log_mu, 1.0)
-    policy = clipped_surrogate(ratio, samples.advantages, config.clip_epsilon).sum()
-    value = clipped_value_loss(values, samples.values, samples.value_targets, config.value_clip_epsilon).sum()
+    family, steps = network.family, steps or steps_of(network, part)
+    pi = steps.pi
+    log_pi = family.log_probability(pi, steps.action)
+    ratio = importance_ratio("worker", log_pi, steps.log_mu, steps.log_mu, 1.0)
+    policy = clipped_surrogate(ratio, steps.advantage, config.clip_epsilon).sum()
+    value = value_error(steps, config)
     bonus = family.entropy(pi if config.entropy_cost else pi.detach()).sum()
-    kl = family.kl(samples.distribution, pi if kl_cost else pi.detach()).sum()
-    loss = policy + config.value_cost * value
+    kl = family.kl(steps.distribution, pi if kl_cost else pi.detach()).sum()
+    loss = policy if config.value_epochs else policy + config.value_cost * value
     if config.entropy_cost:
         loss = loss - config.entropy_cost * bonus
     if kl_cost:
         loss = loss + kl_cost * kl
-    return weight * loss, {
-        "policy_loss": policy.item(),
-        "value_loss": value.item(),
-        "entropy": bonus.item(),
-        "kl": kl.item(),
-        "clip_fraction": clip_fraction(ratio, config.clip_epsilon).sum().item(),
-    }
+    metrics = {"policy_loss": policy.item(), "value_loss": value.item(), "entropy": bonus.item(), "kl": kl.item()}
+    if config.clip_epsilon is not None:
+        metrics["clip_fraction"] = clip_fraction(ratio, config.clip_epsilon).sum().item()
+    return weight * loss, metrics
+
+
+def value_error(steps: Steps, config: Config) -> Tensor:
+    """Return the sum of the value errors (eq. 9), clipped where the configuration says so."""
+    return clipped_value_loss(steps.value, steps.old_value, steps.value_target, config.value_clip_epsilon).sum()
+
+
+def value_network_loss(
+    network: ActorCritic, part: Samples | Columns, config: Config, weight: float
+) -> tuple[Tensor, Metrics]:
+    """Return the loss of the value network alone, times `weight`, and the sum of the errors that it is made of."""
+    value = value_error(steps_of(network, part), config)
+    return weight * config.value_cost * value, {"value_loss": value.item()}
+
+
+def groups(network: ActorCritic, config: Config) -> Sequence[ParameterGroup]:
+    """Return the parameters as one group, or those of policy and value network apart if they learn in turns."""
+    if config.value_epochs is None or network.value_torso is None:
+        return one_group(network, config)
+    value = [*network.value_torso.parameters(), *network.value.parameters()]
+    taken = {id(one) for one in value}
+    policy = [one for one in network.parameters() if id(one) not in taken]
+    pairs = {"policy": policy, "value": value}.items()
+    return [ParameterGroup(name, ones, config.optimizer, config.max_grad_norm) for name, ones in pairs]
 
 
 Actor = UnrollActor
@@ -242,11 +261,14 @@ class Learner:
             params,
             queue,
             setting,
-            piece_columns=network.piece_steps,
+            piece_columns=max(1, network.piece_steps // (config.unroll_length if config.whole_unrolls else 1)),
             warm_up=config.observation_warm_up,
+            groups=groups,
         )
         self.ready = self.core.can_take
         self._kl_cost = config.kl_cost
+        self._most_kl = math.inf if config.max_kl is None else config.max_kl
+        self._watches = config.max_kl is not None or config.kl_excess_cost > 0
 
     def step(self) -> Metrics:
         """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
@@ -254,50 +276,91 @@ class Learner:
 
     def update(self, batch: Unroll) -> Metrics:
         """Make all epochs over a batch; return means of the metrics over its gradient steps."""
-        setting = self.core.setting
-        numbers, total = sample_numbers(batch, setting.reducer)
+        setting, config = self.core.setting, self.config
+        order = Order.of(batch, batch.valid, config.whole_unrolls, setting.reducer)
         batch = batch.to(setting.device)
-        samples = self._samples(batch)  # 5  advantages
+        part = self._part(batch)  # 5  advantages
         check_finite(
-            {"policy_loss (advantages)": samples.advantages, "value_loss (targets)": samples.value_targets},
+            {"policy_loss (advantages)": part.advantages, "value_loss (targets)": part.value_targets},
             where=self.core.this_update(),
         )
-        steps, parts = [], self.config.num_minibatches
-        for epoch in range(self.config.num_epochs):  # 6  K epochs, each over every sample of all learners
-            if epoch and self.config.recompute_advantages:
-                samples = self._samples(batch)
-            indices = shared_minibatches(numbers, total, parts, setting.generator, setting.reducer)
-            for minibatch in samples.minibatches([one.to(setting.device) for one in indices]):
-                steps.append(self._descend(minibatch))  # perhaps no sample of this learner
-        metrics = {name: statistics.fmean(step[name] for step in steps) for name in steps[0]}
-        metrics["explained_variance"] = explained_variance(samples.values, samples.value_targets)
-        if self.config.kl_target is not None:
-            kl = statistics.fmean(step["kl"] for step in steps[-parts:])  # of the last epoch
-            self._kl_cost = adapted_kl_cost(self._kl_cost, kl, self.config.kl_target)
+        steps, kl, part = self._learn(batch, part, order)
+        metrics = _means(steps) | self._learn_values(part, order)
+        metrics["explained_variance"] = explained_variance(part.values, part.value_targets, part.mask)
+        if config.kl_target is not None:
+            self._kl_cost = adapted_kl_cost(self._kl_cost, kl, config.kl_target)
+        if config.max_kl is not None:
+            metrics["policy_steps"] = float(len(steps))
         self.core.updates += 1
         return metrics | {"kl_cost": self._kl_cost} | self.core.policy_lag(batch.version)
 
-    def _samples(self, batch: Unroll) -> Samples:
-        network = self.core.network
-        samples = prepare(network, batch, self.config, self.core.setting.precision)
+    def _learn(
+        self, batch: Unroll, part: Samples | Columns, order: Order
+    ) -> tuple[list[Metrics], float, Samples | Columns]:
+        """Make the epochs of the policy; return what the steps say, the divergence at last, and the last `part`."""
+        config = self.config
+        steps: list[Metrics] = []
+        kl, kept, before = 0.0, None, 0
+        for epoch in range(config.num_epochs):  # 6  K epochs, each over every step of all learners
+            if epoch and config.recompute_advantages:
+                part = self._part(batch)
+            before = len(steps)
+            for minibatch in order.epoch(part, config.num_minibatches, self.core.setting):
+                if config.normalise_advantages_over == "minibatch":
+                    minibatch = self._normalised(minibatch)
+                if self._watches:
+                    kl, kept = self._divergence(minibatch)
+                    if steps and kl > self._most_kl:
+                        return steps, kl, part
+                steps.append(self._descend(minibatch, kl, kept))  # perhaps no step of this learner
+        return steps, statistics.fmean(step["kl"] for step in steps[before:]), part
+
+    def _part(self, batch: Unroll) -> Samples | Columns:
+        network, reducer = self.core.network, self.core.setting.reducer
+        part = prepare(network, batch, self.config, self.core.setting.precision)
         if network.return_scale is not None:
-            network.return_scale.update(network.value_of_task(samples.value_targets), self.core.setting.reducer)
-        return self._normalised(samples) if self.config.normalise_advantages_over == "batch" else samples
+            targets = part.value_targets if part.mask is None else part.value_targets[part.mask]
+            network.return_scale.update(network.value_of_task(targets), reducer)
+        return self._normalised(part) if self.config.normalise_advantages_over == "batch" else part
 
-    def _normalised(self, samples: Samples) -> Samples:
-        """Return samples with standardised advantages, over all learners, where the configuration wants it."""
+    def _normalised(self, part: Samples | Columns) -> Samples | Columns:
+        """Return it with standardised advantages, over all learners, where the configuration wants it."""
         if not self.config.normalise_advantages:
-            return samples
-        return replace(samples, advantages=normalised(samples.advantages, self.core.setting.reducer))
+            return part
+        return replace(part, advantages=normalised(part.advantages, self.core.setting.reducer, part.mask))
 
-    def _descend(self, minibatch: Samples) -> Metrics:
-        if self.config.normalise_advantages_over == "minibatch":
-            minibatch = self._normalised(minibatch)
+    def _divergence(self, minibatch: Samples | Columns) -> tuple[float, Kept | None]:
+        """Return the mean KL divergence of a minibatch from what acted, over all learners, and what it is known by."""
+        core, family = self.core, self.core.network.family
+        kept, has_graphs = steps_once(core, minibatch)
+        parts = [family.kl(steps.distribution, steps.pi.detach()).sum() for row in kept for steps in row]
+        count = max(1.0, core.total(float(minibatch.num_steps)))
+        return core.total(float(sum(parts))) / count, kept if has_graphs else None
+
+    def _descend(self, minibatch: Samples | Columns, kl: float, kept: Kept | None) -> Metrics:
+        """Make one gradient step, on a minibatch whose divergence is `kl` if a cost depends on it."""
+        config, kl_cost = self.config, self._kl_cost
+        if config.kl_target is not None:  # the gradient of xi max(0, KL - 2 target)^2, by its factor
+            kl_cost += 2.0 * config.kl_excess_cost * max(0.0, kl - 2.0 * config.kl_target)
         return self.core.descend(
-            lambda network, part, weight: ppo_loss(network, part, self.config, self._kl_cost, weight),
+            lambda network, part, weight, *known: ppo_loss(network, part, config, kl_cost, weight, *known),
             minibatch,
-            minibatch.batch_size,
+            minibatch.num_steps,
+            kept=kept,
         )
+
+    def _learn_values(self, part: Samples | Columns, order: Order) -> Metrics:
+        """Make the epochs of the value network alone, if it has any; return means of its metrics over them."""
+        steps = [
+            self.core.descend(
+                lambda network, piece, weight: value_network_loss(network, piece, self.config, weight),
+                minibatch,
+                minibatch.num_steps,
+            )
+            for _ in range(self.config.value_epochs or 0)
+            for minibatch in order.epoch(part, self.config.num_minibatches, self.core.setting)
+        ]
+        return _means([{name: step[name] for name in ("value_loss", "gradient_norm_value")} for step in steps])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the core, the coefficient of the penalty, and the generator that orders minibatches."""
@@ -309,3 +372,8 @@ class Learner:
         self.core.load_state_dict(state)
         self._kl_cost = state["kl_cost"]
         set_generator_state(self.core.setting.generator, state["generator"])
+
+
+def _means(steps: Sequence[Metrics]) -> Metrics:
+    """Return the mean of each metric over gradient steps, of which all have the same; {} of none."""
+    return {name: statistics.fmean(step[name] for step in steps) for name in (steps[0] if steps else ())}

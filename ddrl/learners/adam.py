@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from ddrl.learners.stepping import check_part, stepping
 
 
 class Adam(Optimizer):
-    """Computes the same bits as `torch.optim.Adam`, and has the same state; a parameter without a gradient stays.
+    """Computes the same bits as `torch.optim.Adam`, and has the same state.
+
+    A parameter without a gradient stays, with its moments. All parameters count the same steps, also those it misses.
 
     The moments of all parameters are one vector, so that an update takes ten operations and not ten a parameter: with
     small networks that was a tenth of the training.
@@ -35,6 +37,10 @@ class Adam(Optimizer):
         """Return views of a vector that have the shapes of the parameters."""
         pairs = zip(torch.split(vector, self._sizes), self._parameters, strict=True)
         return [part.view(parameter.shape) for part, parameter in pairs]
+
+    def _moments(self, numbers: Sequence[int]) -> list[Tensor]:
+        """Return views of both moments of some parameters."""
+        return [self._parts(vector)[number] for number in numbers for vector in (self._mean, self._mean_square)]
 
     def _show_state(self) -> None:
         """Make the moments the state, as torch lays it out: by parameter."""
@@ -61,6 +67,8 @@ class Adam(Optimizer):
         """Make one update from the parameters' `.grad`."""
         (group,) = self.param_groups
         (beta1, beta2), gradient, update = group["betas"], self._gradient, self._update
+        resting = [number for number, one in enumerate(self._parameters) if one.grad is None]
+        before = [(part, part.clone()) for part in self._moments(resting)]
         found = (torch.zeros_like(one) if one.grad is None else one.grad for one in self._parameters)
         torch.cat([one.reshape(-1) for one in found], out=gradient)
         steps = int(self._steps.add_(1.0))
@@ -68,6 +76,10 @@ class Adam(Optimizer):
         self._mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         roots = torch.sqrt(self._mean_square, out=gradient).div_((1 - beta2**steps) ** 0.5).add_(group["eps"])
         torch.mul(self._mean, -group["lr"] / (1 - beta1**steps), out=update).div_(roots)
+        for part, moment in before:
+            part.copy_(moment)
+        for number in resting:
+            self._updates[number].zero_()
         torch._foreach_add_(self._parameters, self._updates)
 
     step = stepping(_step)

@@ -6,19 +6,17 @@ flags and numbers, never observations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ddrl.interfaces import Reducer
-from ddrl.learners.batch_values import evaluate, joined, output_of
-from ddrl.learners.core import LearnerCore
-from ddrl.learners.data_parallel import Kept
-from ddrl.types import NetworkOutput, Unroll
+from ddrl.learners.core import Setting
+from ddrl.learners.samples import Columns, Samples
+from ddrl.types import Unroll
 
 
 def sample_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
@@ -48,14 +46,6 @@ def sample_numbers(batch: Unroll, reducer: Reducer) -> tuple[Tensor, int]:
     return own[valid[:, rank].bool()], int(marks.sum())
 
 
-def column_numbers(batch: Unroll, kept: Tensor, reducer: Reducer) -> tuple[Tensor, int]:
-    """Return the numbers [n] that the columns that are kept [B] bool would have if one learner held the batches of all.
-
-    As `sample_numbers`, for minibatches of whole unrolls; also return how many columns all learners keep.
-    """
-    return sample_numbers(replace(batch, valid=kept[None]), reducer)
-
-
 def shared_minibatches(
     numbers: Tensor, total: int, num_minibatches: int, generator: np.random.Generator, reducer: Reducer
 ) -> Iterator[Tensor]:
@@ -80,44 +70,35 @@ def shared_minibatches(
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Unrolls [T+1, B], with the quantities that stay fixed during an epoch; tensors [T, B]."""
+class Order:
+    """What the minibatches of a batch are drawn from: the steps of all learners, or their unrolls."""
 
-    unroll: Unroll
-    learned: Tensor  # bool: valid, and not too old
-    log_mu: Tensor  # of the action under the behaviour policy
-    values: Tensor  # V(x) at collection, or before the first gradient step
-    advantages: Tensor
-    value_targets: Tensor
+    numbers: Tensor
+    """[n] int64: which of all learners' steps or unrolls this learner's n are."""
+    total: int
+    """Of all learners."""
+    places: Tensor | None
+    """[n] int64: the columns of this learner's unrolls; None: steps."""
 
-    @property
-    def batch_size(self) -> int:
-        """Number of columns."""
-        return self.unroll.batch_size
+    @classmethod
+    def of(cls, batch: Unroll, learned: Tensor, whole_unrolls: bool, reducer: Reducer) -> Order:
+        """Return the order of the steps of a batch (on the CPU) that are `learned` [T, B] bool, or of unrolls with one.
 
-    def columns(self, start: int, stop: int) -> Self:
-        """Return columns start..stop-1 as views."""
-        parts = (tensor[:, start:stop] for tensor in self.per_step)
-        return type(self)(self.unroll.columns(start, stop), *parts)
+        Every learner must call it.
+        """
+        if not whole_unrolls:
+            return cls(*sample_numbers(replace(batch, valid=learned), reducer), None)
+        kept = learned.any(0)
+        return cls(*sample_numbers(replace(batch, valid=kept[None]), reducer), kept.nonzero()[:, 0])
 
-    def minibatches(self, indices: Sequence[Tensor]) -> Iterator[Self]:
-        """Yield copies of the columns with the indices of each minibatch."""
-        for chosen in indices:
-            yield type(self)(self.unroll.chosen(chosen), *(tensor[:, chosen] for tensor in self.per_step))
+    def epoch(self, part: Samples | Columns, num_minibatches: int, setting: Setting) -> Iterator[Samples | Columns]:
+        """Yield the minibatches of one epoch over the batch that `part` was made of, in a new order.
 
-    @property
-    def per_step(self) -> list[Tensor]:
-        """The tensors [T, B], in the order of the fields."""
-        return [getattr(self, field.name) for field in fields(self)[1:]]
-
-
-def outputs_once(core: LearnerCore[Any], part: Columns) -> tuple[NetworkOutput, Kept | None]:
-    """Return what the network now puts out on unrolls, without gradients, and what a gradient step may use of it.
-
-    So targets that depend on the network need no second pass, unless there are too many activations to be kept.
-    """
-    batch = part.unroll
-    if (batch.length + 1) * batch.batch_size > core.network.kept_steps:
-        return evaluate(core.network, batch, core.setting.precision), None
-    kept = core.forward(lambda network, piece: output_of(network, piece.unroll), part)
-    return joined(kept), kept
+        No minibatch is empty over all learners, so there may be fewer than `num_minibatches`. Learners that do not
+        exhaust the iterator must all leave it at the same place.
+        """
+        count = min(num_minibatches, self.total)
+        indices = shared_minibatches(self.numbers, self.total, count, setting.generator, setting.reducer)
+        places = self.places
+        chosen = [(one if places is None else places[one]).to(setting.device) for one in indices]
+        return part.minibatches(chosen)

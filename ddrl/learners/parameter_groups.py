@@ -68,7 +68,9 @@ class GroupOptimizers:
         return {"gradient_norm": math.hypot(*norms)} | own
 
     def step(self, env_frames: int, rate_factor: float = 1.0) -> Metrics:
-        """Make one update of each group; return the learning rates, by metric: that of the first one has no name.
+        """Make one update of each group that has a gradient; the others stay as they are, with their moments.
+
+        Return the learning rates, by metric: that of the first one has no name.
 
         Args:
             env_frames: what learning rates that decay go by.
@@ -80,7 +82,8 @@ class GroupOptimizers:
             rate = rate_factor * linear_decay(settings.learning_rate, env_frames, settings.decay_frames)
             rates[f"learning_rate_{group.name}" if number else "learning_rate"] = rate
             set_learning_rate(optimizer, rate)
-            optimizer.step()
+            if any(parameter.grad is not None for parameter in group.parameters):
+                optimizer.step()
         return rates
 
     def state_dict(self) -> dict[str, Any]:

@@ -67,15 +67,17 @@ def bounded_ratio(ratio: Tensor, max_ratio: float | None) -> Tensor:
 
 
 def clipped_surrogate(
-    ratio: Tensor, advantages: Tensor, clip_epsilon: float, clip_bounds: ClipBounds = "symmetric"
+    ratio: Tensor, advantages: Tensor, clip_epsilon: float | None, clip_bounds: ClipBounds = "symmetric"
 ) -> Tensor:
-    """Return -min(r A, clip(r, low, 1 + epsilon) A), [...] (Schulman et al. 2017, eq. 7, as a loss).
+    """Return -min(r A, clip(r, low, 1 + epsilon) A), [...] (Schulman et al. 2017, eq. 7, as a loss); None: -r A.
 
     The lower bound is 1 - epsilon, or with `reciprocal` bounds 1 / (1 + epsilon), which is positive for every epsilon
     (alex-petrenko/sample-factory, learner.py). `advantages` [...] are constants here (detached). The minimum is taken
     of the ratio, by the sign of the advantage: min(r, 1 + epsilon) A where A >= 0, max(r, low) A where A < 0. So an
     infinite ratio that is clipped gives a finite loss, and a step with advantage 0 gives 0.
     """
+    if clip_epsilon is None:
+        return -ratio * advantages.detach()
     advantages, low = advantages.detach(), _lower_bound(clip_epsilon, clip_bounds)
     bounded = torch.where(advantages >= 0, ratio.clamp(max=1.0 + clip_epsilon), ratio.clamp(min=low))
     return -bounded * advantages

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from ddrl.algorithms import appo
-from ddrl.algorithms.ppo import Samples
 from ddrl.errors import UserError
-from ddrl.learners import minibatches
+from ddrl.learners import samples
 from ddrl.learners.batch_values import evaluate
-from ddrl.learners.minibatches import Columns
+from ddrl.learners.samples import Columns, Samples
 from ddrl.types import Unroll
 from tests.algorithms import slow
 from tests.algorithms.rigs import SPECS, Rig
@@ -248,7 +247,7 @@ def test_v_trace_evaluates_a_minibatch_once_where_its_activations_may_be_kept(
     weights, evaluations = [], []
     for kept_steps in (10**6, 0):
         counting = Mock(side_effect=evaluate)
-        monkeypatch.setattr(minibatches, "evaluate", counting)
+        monkeypatch.setattr(samples, "evaluate", counting)
         rig = Rig("appo", SPECS[task], vtrace=True, num_epochs=2, num_minibatches=2, **keys)
         rig.network.kept_steps = kept_steps
         for update in range(3):

@@ -20,6 +20,7 @@ from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.interfaces import Reducer
 from ddrl.learners.all_reduce import DistributedReducer
 from ddrl.learners.core import Setting
+from ddrl.learners.samples import Columns, Samples
 from ddrl.networks.actor_critic import ActorCritic
 from ddrl.replay.queue import UnrollQueue
 from ddrl.system.seeding import numpy_generator, torch_generator
@@ -36,8 +37,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "discrete": ("discrete", {"num_minibatches": 4, "observation_normalisation": False}),
     "continuous": ("continuous", {"num_minibatches": 3, "kl_cost": 0.2, "kl_target": 0.001}),
     "scarce": ("continuous", {"num_minibatches": 24, "normalise_advantages": False}),
+    "recurrent": ("discrete", {"num_minibatches": 3, "lstm_size": 8, "separate_value_network": False}),
+    "scarce_unrolls": ("continuous", {"num_minibatches": 8, "lstm_size": 8, "separate_value_network": False}),
+    "stopped": (
+        "continuous",
+        {"num_minibatches": 2, "value_epochs": 2, "clip_epsilon": None, "kl_cost": 0.2, "max_kl": 0.0005}
+        | {"kl_target": 0.0001, "kl_excess_cost": 10.0},
+    ),
 }
-"""Name -> task, hyperparameters. `scarce`: minibatches of one or two samples, so most lack a rank's."""
+"""Name -> task, hyperparameters. `scarce`: minibatches of one or two steps or of one unroll, so most lack a rank's."""
 
 
 def share(unroll: Unroll, reducer: Reducer) -> Unroll:
@@ -69,14 +77,19 @@ class Side:
         return copy.deepcopy({"learner": self.learner.state_dict(), "params": self.params.state_dict()})
 
     def step(self, unroll: Unroll) -> tuple[Metrics, list[torch.Tensor]]:
-        """Learns from it; metrics, and the observations of each minibatch."""
+        """Learns from it; metrics, and rows that tell the steps or unrolls of each minibatch apart."""
         self.queue.insert(unroll)
         gradient = self.learner.core._gradient
         self.learner.core._gradient = recorder = Recorder(gradient)
         made = self.learner.step() | {"frames": self.learner.core.env_frames}
         self.learner.core._gradient = gradient
         metrics = {name: value for name, value in made.items() if name not in OWN_SHARE}
-        return metrics, [minibatch.observation for minibatch in recorder.batches]
+        return metrics, [rows_of(minibatch) for minibatch in recorder.batches]
+
+
+def rows_of(minibatch: Samples | Columns) -> torch.Tensor:
+    """The observations of steps [n, ...], or the rewards of unrolls [n, T]."""
+    return minibatch.unroll.reward.T if isinstance(minibatch, Columns) else minibatch.observation
 
 
 def make(case: str, reducer: Reducer, run_seed: int) -> Side:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -42,16 +43,23 @@ def test_a_sample_is_in_the_same_minibatch_whoever_holds_it(
     shared: list[dict[tuple[str, bool], Any]], alone: dict[str, Any], case: str
 ) -> None:
     parts = [shared[rank][case, False]["minibatches"] for rank in range(ranks.RANKS)]
-    assert len(parts[0]) == ranks.UPDATES * 2 * ranks.CASES[case][1]["num_minibatches"]
+    planned = ranks.UPDATES * 2 * ranks.CASES[case][1]["num_minibatches"]
+    assert len(parts[0]) == planned if case != "stopped" else planned < len(parts[0]) < 2 * planned
     for *own, whole in zip(*parts, alone[case]["minibatches"], strict=True):
         assert sorted(torch.cat(own).tolist()) == sorted(whole.tolist())
+
+
+def test_all_ranks_stop_at_the_same_step(shared: list[dict[tuple[str, bool], Any]]) -> None:
+    made = [[update["policy_steps"] for update in rank["stopped", False]["metrics"]] for rank in shared]
+    assert made[0] == made[1]
+    assert min(made[0]) < 4, "some updates stop before their two epochs are over"
 
 
 def test_a_rank_without_a_sample_in_a_minibatch_takes_part_all_the_same(
     shared: list[dict[tuple[str, bool], Any]],
 ) -> None:
-    for rank in range(ranks.RANKS):
-        sizes = [len(part) for part in shared[rank]["scarce", False]["minibatches"]]
+    for rank, case in itertools.product(range(ranks.RANKS), ("scarce", "scarce_unrolls")):
+        sizes = [len(part) for part in shared[rank][case, False]["minibatches"]]
         assert 0 in sizes
         assert max(sizes) > 0
 

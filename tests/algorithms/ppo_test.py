@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from ddrl.algorithms import ppo
-from ddrl.algorithms.ppo import Samples
 from ddrl.errors import UserError
+from ddrl.learners.samples import Samples
 from ddrl.types import Unroll
 from tests.algorithms import slow
 from tests.algorithms.rigs import SPECS, Rig
 
 COSTS = {"value_cost": 0.7, "entropy_cost": 0.02, "gae_lambda": 0.9, "discount": 0.97}
 NO_STATISTICS = {"observation_normalisation": False, "reward_normalisation": False}
+MEMORY = {"lstm_size": 8, "feed_last_action_and_reward": True, "separate_value_network": False}
 every_task = pytest.mark.parametrize("task", sorted(SPECS))
 
 
@@ -52,8 +53,9 @@ def slow_loss(rig: Rig, batch: Unroll, kl_cost: float, old_values_moved_by: floa
 
 @every_task
 @pytest.mark.parametrize(("value_clip", "kl_cost"), [(None, 0.0), (0.1, 0.0), (None, 0.8)])
-def test_the_loss_is_equation_9(task: str, value_clip: float | None, kl_cost: float) -> None:
-    rig = Rig("ppo", SPECS[task], value_clip_epsilon=value_clip, **COSTS, **NO_STATISTICS)
+@pytest.mark.parametrize("keys", [{}, MEMORY], ids=["steps", "unrolls"])
+def test_the_loss_is_equation_9(task: str, value_clip: float | None, kl_cost: float, keys: dict[str, Any]) -> None:
+    rig = Rig("ppo", SPECS[task], value_clip_epsilon=value_clip, **COSTS, **NO_STATISTICS, **keys)
     for seed in range(3):
         batch = rig.unroll(seed, drift=0.3)
         samples = ppo.prepare(rig.network, batch, rig.config)
@@ -223,15 +225,9 @@ def test_advantages_are_those_of_the_present_values_in_every_epoch_if_the_key_sa
         rig = Rig("ppo", recompute_advantages=recompute, num_epochs=2, num_minibatches=1, reward_normalisation=False)
         batch = rig.unroll()
         first = ppo.prepare(rig.network, batch, rig.config)
-        seen: list[torch.Tensor] = []
-        descend = rig.learner._descend
-
-        def noted(samples: ppo.Samples, seen: list[torch.Tensor] = seen, descend: Any = descend) -> Any:
-            seen.append(samples.value_targets.sort().values)
-            return descend(samples)
-
-        rig.learner._descend = noted
+        recorder = rig.record()
         rig.learner.update(batch)
+        seen = [minibatch.value_targets.sort().values for minibatch in recorder.batches]
         assert torch.equal(seen[0], first.value_targets.sort().values)
         found[recompute] = torch.equal(seen[0], seen[1])
     assert found == {False: True, True: False}

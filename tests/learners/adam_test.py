@@ -70,12 +70,21 @@ def test_the_state_of_torchs_before_its_first_step_is_a_beginning() -> None:
 
 
 def test_a_parameter_without_a_gradient_stays() -> None:
-    one, other = torch.ones(3, requires_grad=True), torch.ones(2, requires_grad=True)
-    optimizer = Adam([one, other], **SETTINGS)
-    one.grad = torch.ones(3)
-    optimizer.step()
-    assert (one < 1).all()
-    assert torch.equal(other, torch.ones(2))
+    """So it does with momentum, and keeps its moments, as torch has it; the others move as if it were not there."""
+    ours, theirs = parameters(), parameters()
+    optimizers = Adam(ours, **SETTINGS), torch.optim.Adam(theirs, foreach=True, **SETTINGS)
+    for optimizer, own in zip(optimizers, (ours, theirs), strict=True):
+        learn(optimizer, 3, seed=1)
+        before = own[1].detach().clone()
+        for parameter in own:
+            parameter.grad = torch.ones_like(parameter)
+        own[1].grad = None
+        optimizer.step()
+        assert torch.equal(own[1], before)
+    assert all(torch.equal(own, other) for own, other in zip(ours, theirs, strict=True))
+    states = [optimizer.state_dict()["state"][1] for optimizer in optimizers]
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert torch.equal(states[0][name], states[1][name])
 
 
 def without_a_part(state: dict[int, Any]) -> None:

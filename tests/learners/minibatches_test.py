@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddrl.learners.minibatches import Columns, column_numbers, sample_numbers, shared_minibatches
+from ddrl.learners.minibatches import Order, sample_numbers, shared_minibatches
+from ddrl.learners.samples import Columns
 from ddrl.system.seeding import generator_state, numpy_generator
 from ddrl.types import Unroll, concatenate
 from tests.unrolls import make_unroll, tags
@@ -145,9 +146,10 @@ def test_the_columns_of_all_learners_are_numbered_as_those_of_one(size: int) -> 
         own = batch.chosen(torch.nonzero(batch.actor % size == reducer.rank).flatten())
         own = replace(own, actor=own.actor // size)
         kept = own.reward.sum(0) > batch.reward.sum(0).median()
-        numbers, total = column_numbers(own, kept, reducer)
-        assert total == int(wanted.sum())
-        return own.reward.T[kept].tolist(), numbers.tolist()
+        order = Order.of(own, own.valid & kept, True, reducer)
+        assert order.total == int(wanted.sum())
+        assert order.places is not None
+        return own.reward.T[order.places].tolist(), order.numbers.tolist()
 
     rewards = batch.reward.T[wanted].tolist()
     for columns, numbers in together(Meeting(size), of_rank):

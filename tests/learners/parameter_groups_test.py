@@ -98,3 +98,19 @@ def test_the_state_of_several_optimizers_comes_back_to_each() -> None:
             optimizers.step(0)
     assert same(ours, other)
     assert [len(parts) for parts in saved.state_dict().values()] == [2, 2]
+
+
+def test_a_group_without_a_gradient_rests_with_all_that_its_optimizer_counts() -> None:
+    layer = made()
+    groups = two(layer)
+    learn(layer, 0)
+    groups.step(0)
+    before, states = layer.weight.detach().clone(), copy.deepcopy(groups.state_dict()["state"])
+    learn(layer, 1)
+    layer.weight.grad = None
+    rates = groups.step(0)
+    assert torch.equal(layer.weight, before)
+    weight, bias = groups.state_dict()["state"]
+    assert str(weight) == str(states[0])
+    assert str(bias) != str(states[1])
+    assert set(rates) == {"learning_rate", "learning_rate_bias"}

@@ -58,6 +58,57 @@ APPO_S = (
         "tests/algorithms/appo_test.py::test_the_loss_is_sample_factory_s",
     ),
 )
+PPO, PPO_KEYS = "ddrl/algorithms/ppo.py", "tests/algorithms/ppo_keys_test.py"
+DIVERGENCE = (
+    mutant(
+        "ppo_stops_after_the_step",
+        "the step whose minibatch has diverged too far is made",
+        PPO,
+        "if steps and kl > self._most_kl:",
+        "if len(steps) > 1 and steps[-1]['kl'] > self._most_kl:",
+        f"{PPO_KEYS}::test_epochs_stop_before_the_step_whose_minibatch_has_diverged_too_far",
+    ),
+    mutant(
+        "ppo_excess_is_linear",
+        "what exceeds the target costs half of what its square does",
+        PPO,
+        "kl_cost += 2.0 * config.kl_excess_cost",
+        "kl_cost += config.kl_excess_cost",
+        f"{PPO_KEYS}::test_a_divergence_beyond_twice_its_target_costs_its_square",
+    ),
+    mutant(
+        "ppo_learns_values_twice",
+        "values are learned in the policy's epochs as well as in their own",
+        PPO,
+        "loss = policy if config.value_epochs else policy + config.value_cost * value",
+        "loss = policy + config.value_cost * value",
+        f"{PPO_KEYS}::test_the_value_network_has_epochs_of_its_own",
+    ),
+    mutant(
+        "ppo_forgets_between_minibatches",
+        "steps of a network with a memory are shuffled alone",
+        PPO,
+        "return self.lstm_size > 0 or self.feed_last_action_and_reward",
+        "return self.lstm_size > 1000",
+        f"{PPO_KEYS}::test_minibatches_are_whole_unrolls_where_a_step_depends_on_those_before",
+    ),
+    mutant(
+        "groups_never_rest",
+        "a group without a gradient counts a step",
+        "ddrl/learners/parameter_groups.py",
+        "if any(parameter.grad is not None for parameter in group.parameters):",
+        "if group.parameters:",
+        "tests/learners/parameter_groups_test.py::test_a_group_without_a_gradient_rests_with_all_that_its_optimizer_counts",
+    ),
+    mutant(
+        "adam_moves_by_momentum_alone",
+        "a parameter without a gradient moves on",
+        "ddrl/learners/adam.py",
+        "self._updates[number].zero_()",
+        "pass",
+        "tests/learners/adam_test.py::test_a_parameter_without_a_gradient_stays",
+    ),
+)
 GROUPS = (
     mutant(
         "groups_do_not_overlap",
@@ -638,5 +689,5 @@ STATISTICS = (
 )
 
 OWN: tuple[Mutant, ...] = (
-    APPO_S + GROUPS + LOSSES + NETWORKS + ACTORS + REPLAY + LEARNERS + COORDINATOR + RECORDS + STATISTICS
+    APPO_S + DIVERGENCE + GROUPS + LOSSES + NETWORKS + ACTORS + REPLAY + LEARNERS + COORDINATOR + RECORDS + STATISTICS
 )

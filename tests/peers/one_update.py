@@ -19,7 +19,7 @@ from ddrl.coordinator.parameter_server import ParameterServer
 from ddrl.coordinator.schedule import ScheduleRule
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.core import Setting
-from ddrl.learners.minibatches import column_numbers, sample_numbers, shared_minibatches
+from ddrl.learners.minibatches import Order, shared_minibatches
 from ddrl.peers.catalogue import Peer
 from ddrl.peers.request import request_of
 from ddrl.replay.items import Drawn, Transitions
@@ -79,16 +79,11 @@ def make_batch(network: Any, spec: Any, *, drift: float, seed: int = 5) -> Unrol
 def orders_of(batch: Unroll, config: Any, seed: int) -> list[np.ndarray[Any, Any]]:
     """Return the order of samples, or of whole unrolls, in each epoch, drawn as our learner draws it."""
     columns = "whole_unrolls" in dir(config) and config.whole_unrolls
-    numbers, total = (
-        column_numbers(batch, batch.valid.any(0), SingleLearner())
-        if columns
-        else sample_numbers(batch, SingleLearner())
-    )
+    order = Order.of(batch, batch.valid, columns, SingleLearner())
     generator = numpy_generator(seed, "minibatches")
     parts, epochs = config.num_minibatches, range(config.num_epochs)
-    return [
-        torch.cat(list(shared_minibatches(numbers, total, parts, generator, SingleLearner()))).numpy() for _ in epochs
-    ]
+    drawn = [list(shared_minibatches(order.numbers, order.total, parts, generator, SingleLearner())) for _ in epochs]
+    return [torch.cat(epoch).numpy() for epoch in drawn]
 
 
 def as_appo_has_it(batch: Unroll, network: Any, drift: float, *, stale: int, ends: bool) -> Unroll:

@@ -188,6 +188,7 @@ def arguments_of(request: Mapping[str, Any], settings: Settings) -> dict[str, An
     decay = take("optimizer.decay_frames")
     if decay and abs(decay / request["task"]["frame_skip"] - total) > length * columns:
         settings.differs("optimizer.decay_frames", decay, total, "its rate falls to 0 at the end, or not at all")
+    settings.ours_alone()
     settings.same("optimizer.name", "adam", "its scripts have it fixed")
     for key, value in (("beta1", 0.9), ("beta2", 0.999), ("epsilon", 1e-5)):
         settings.same(f"optimizer.{key}", value, "its scripts have it fixed")

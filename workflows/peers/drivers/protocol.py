@@ -42,6 +42,9 @@ DESCRIBED = (
 """Keys of settings that the request's network and task say in full: layers, first weights, and what a step gives."""
 
 
+OURS_ALONE = {"value_epochs": None, "kl_excess_cost": 0.0, "max_kl": None, "feed_last_action_and_reward": False}
+"""Keys of PPO that no library here has -> the values that leave them out."""
+
 LIVE = "its statistics take in each step at once"
 """Why a library with statistics of observations has no warm-up of theirs."""
 
@@ -83,6 +86,13 @@ class Settings:
         ours = self.take(key, theirs)
         if ours != theirs:
             self.differs(key, ours, theirs, why)
+
+    def ours_alone(self) -> None:
+        """Note the keys of PPO that no library here has; raise `Refused` if the ratio is not clipped, as all do."""
+        for key, theirs in OURS_ALONE.items():
+            self.same(key, theirs, "it has no such key")
+        if self._values["clip_epsilon"] is None:
+            raise Refused("it always clips the ratio")
 
     def without_effect(self, *keys: str) -> None:
         """Note keys, and all below them, that change nothing here, as the bound of a normalisation that is off."""

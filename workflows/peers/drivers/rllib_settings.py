@@ -165,6 +165,7 @@ def asynchronous(config: Any, settings: Settings) -> Any:
 def ppo(request: Mapping[str, Any], settings: Settings, folder: str) -> Any:
     """Return the configuration of PPO."""
     take = settings.take
+    settings.ours_alone()
     length, columns = take("unroll_length"), take("batch_size")
     envs = take("topology.num_actors") * take("topology.envs_per_actor")
     if envs != columns:

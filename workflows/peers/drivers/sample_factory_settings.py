@@ -140,6 +140,7 @@ def ppo(request: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
         settings.differs(
             "topology", envs, columns, f"one environment for each unroll of a batch, in {workers} processes"
         )
+    settings.ours_alone()
     settings.same("normalise_advantages", True, "it always does so")
     settings.same("normalise_advantages_over", "minibatch", "it does so in each minibatch")
     settings.same("kl_target", None, "its target adapts the learning rate")

@@ -101,6 +101,7 @@ def arguments_of(request: Mapping[str, Any], settings: Settings) -> dict[str, An
     if request["algorithm"] == "a2c":
         settings.same("loss_reduction", "mean", "its losses are means")
         return {**found, "gae_lambda": take("gae_lambda"), "normalize_advantage": False, "use_rms_prop": False}
+    settings.ours_alone()
     minibatches, clip = take("num_minibatches"), take("value_clip_epsilon")
     if length * envs % minibatches:
         raise Refused(f"{length} x {envs} steps are no {minibatches} equal minibatches")

@@ -153,6 +153,7 @@ class Setup:
         if request["algorithm"] == "a2c":
             settings.same("loss_reduction", "mean", "its losses are means")
             return A2C(**found, return_scaling=take("return_scaling", False))
+        settings.ours_alone()
         clip, epsilon, normalises = take("value_clip_epsilon"), take("clip_epsilon"), take("normalise_advantages")
         if clip not in (None, epsilon):
             settings.differs("value_clip_epsilon", clip, epsilon, "it is that of the ratio")
