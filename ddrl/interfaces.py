@@ -25,8 +25,11 @@ if TYPE_CHECKING:  # a configuration, of which every report reads some, needs no
     from torch import Tensor, nn
 
 Schedule = Literal["asynchronous", "synchronous", "bounded_lag"]
-TaskKind = Literal["images", "vectors", "continuous actions"]
-"""What an algorithm's settings depend on: observations that are images, others, and others with continuous actions."""
+TaskKind = Literal["images", "vectors", "continuous actions", "memory"]
+"""What an algorithm's settings depend on: observations that are images, others, and others with continuous actions.
+
+Those of `memory` come first on every task, for a network that is to have one.
+"""
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,10 @@ TASK_DEFAULTS: Mapping[TaskKind, Mapping[str, Any]] = {
         "observation_normalisation": False,
         "reward_normalisation": False,
     },
+    "memory": {"unroll_length": 128, "batch_size": 8, "num_minibatches": 4, "separate_value_network": False},
 }
-"""Schulman et al. 2017, Table 5 (Atari), with a constant learning rate and clipping; minibatches of 32 x 8 steps."""
+"""Images: Schulman et al. 2017, Table 5 (Atari), with a constant learning rate and clipping; minibatches of 32 x 8
+steps. Memory: the same batches, since minibatches are then whole unrolls, and the one torso that such a network has."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -20,7 +20,9 @@ from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
 NO_VALUE = torch.tensor(math.nan)
 """Stands for values that nobody reads."""
-EXCLUDED_BY = {"separate_value_network": ("lstm_size", "feed_last_action_and_reward")}
+MEMORY_KEYS = ("lstm_size", "feed_last_action_and_reward")
+"""Keys with one of which an output depends on the steps before."""
+EXCLUDED_BY = {"separate_value_network": MEMORY_KEYS}
 """Key -> keys, and with one of them a network cannot have it: a value network of its own has no memory."""
 
 

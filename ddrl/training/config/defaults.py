@@ -14,7 +14,7 @@ from typing import Any
 from ddrl import algorithms
 from ddrl.environments.base import registry
 from ddrl.interfaces import Hyperparameters, System, TaskKind
-from ddrl.networks.actor_critic import EXCLUDED_BY
+from ddrl.networks.actor_critic import EXCLUDED_BY, MEMORY_KEYS
 from ddrl.system.plugins import ALGORITHMS
 from ddrl.training.config.overrides import merged
 from ddrl.training.config.run_config import hyperparameters_of
@@ -53,7 +53,9 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         return found
     if "network" not in given or any(given["network"] == one.get("network") for one in module.TASK_DEFAULTS.values()):
         kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
-        defaults = module.TASK_DEFAULTS.get(kind, {})
+        remembers = any(given.get(key) for key in MEMORY_KEYS)
+        of_memory = module.TASK_DEFAULTS.get("memory", {}) if remembers else {}
+        defaults = {**of_memory, **module.TASK_DEFAULTS.get(kind, {})}
         if given.get("network") in (None, defaults.get("network")):
             found["hyperparameters"] = _over(defaults, given)
     hyperparameters = hyperparameters_of(module, found.get("hyperparameters"))
@@ -68,7 +70,7 @@ def _over(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     A default that what is given excludes is left out.
     """
     excluded = {key for key, others in EXCLUDED_BY.items() if any(given.get(other) for other in others)}
-    defaults = {key: value for key, value in defaults.items() if key not in excluded}
+    defaults = {key: value for key, value in defaults.items() if not (value and key in excluded)}
     other = {
         key: value
         for key, value in given.items()

@@ -107,12 +107,14 @@ def test_a_refusal_is_about_a_key_that_was_given(algorithm: str, task: str) -> N
 
 
 @pytest.mark.parametrize("given", [{"lstm_size": 8}, {"feed_last_action_and_reward": True}], ids=str)
-@pytest.mark.parametrize("algorithm", ["a2c", "appo", "impala"])
+@pytest.mark.parametrize("algorithm", ["a2c", "appo", "impala", "ppo"])
 def test_a_memory_may_be_given_where_the_task_has_a_value_network_of_its_own(
     algorithm: str, given: dict[str, Any]
 ) -> None:
     for task in ("toy/catch", "mujoco/HalfCheetah-v5"):
-        Builder(minimal(algorithm, task, hyperparameters=given), torch.device("cpu")).network()
+        builder = Builder(minimal(algorithm, task, hyperparameters=given), torch.device("cpu"))
+        algorithms.load(algorithm).check(builder.config.hyperparameters, builder.spec, 1)
+        builder.network()
 
 
 def test_a_key_given_of_the_optimizer_stands_beside_those_of_the_task() -> None:
