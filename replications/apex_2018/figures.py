@@ -48,7 +48,7 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
     chosen = [table[(table["experiment"] == ACTORS) & table["variant"].isin(TIMES)] for table in (curves, wall_clock)]
     own = runs[(runs["experiment"] == ACTORS) & runs["variant"].isin(TIMES)]
     if own.empty:
-        return plots.blank(plots.new_figure("full", 1.0), "No run of this experiment has finished.")
+        return panels.nothing()
     tasks = sorted(set(chosen[0]["environment"]))
     canvas = plots.new_figure("full", 0.5 + 1.75 * (len(tasks) + 1))
     grid = canvas.add_gridspec(len(tasks) + 1, 2)
@@ -78,7 +78,7 @@ def replay(curves: pd.DataFrame, wall_clock: pd.DataFrame) -> Figure:
     sides = ((left, panels.in_order(PARTS), "Capacity"), (right, few, "Stored 8 times"))
     rows = max(table["environment"].nunique() for table, _, _ in sides)
     if not rows:
-        return plots.blank(plots.new_figure("full", 1.0), "No run of these experiments has finished.")
+        return panels.nothing()
     canvas = plots.new_figure("full", 0.7 + 1.9 * rows)
     grid = canvas.add_gridspec(rows + 1, 2, height_ratios=[0.45, *[1.9] * rows])
     for column, (table, styles, name) in enumerate(sides):

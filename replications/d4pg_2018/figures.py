@@ -35,14 +35,13 @@ STYLES: dict[str, Style] = {
 }
 """Colour and dashes of D4PG and of its variants without a component."""
 TIMES = ("times_1", "times_2", "times_4", "times_8")
-NOTHING = "No run of this experiment has finished."
 
 
 def learning_curves(curves: pd.DataFrame, references: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """Show one panel per task: training return against frames, published returns at 100 million, random play."""
     own = curves[curves["experiment"] == SUITE]
     if own.empty:
-        return panels.nothing(why=NOTHING)
+        return panels.nothing()
     scores = published[(published["experiment"] == SUITE) & (published["environment"] != "")]
     seen = scores["cell"].str.split(".").str[2]
     return games.learning_curves(own, references, scores.assign(mark=seen), AGENTS, MARKS, PANELS)
@@ -52,7 +51,7 @@ def ablations(curves: pd.DataFrame, references: pd.DataFrame) -> Figure:
     """Show one panel per task: training return of D4PG and of its variants."""
     own = curves[curves["experiment"] == ABLATIONS]
     if own.empty:
-        return panels.nothing(why=NOTHING)
+        return panels.nothing()
     return panels.learning(own, references, STYLES, sorted(set(own["environment"])), COMPONENTS)
 
 
@@ -60,7 +59,7 @@ def components(scores: pd.DataFrame) -> Figure:
     """Show one panel per task with one row per variant: the training return averaged over all frames."""
     own = scores[(scores["experiment"] == ABLATIONS) & scores["mean_return"].notna()]
     if own.empty:
-        return panels.nothing(why=NOTHING)
+        return panels.nothing()
     tasks, shown = sorted(set(own["environment"])), [name for name in COMPONENTS if name in set(own["variant"])]
     origins, labels = panels.origins_of(own), {name: COMPONENTS[name] for name in shown}
     columns = min(3, len(tasks))
@@ -83,7 +82,7 @@ def actors(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) -
     """By the number of actors: return against frames and against wall time, one row per task; below, their speed."""
     learned, timed, own = (table[table["experiment"] == ACTORS] for table in (curves, wall_clock, runs))
     if own.empty:
-        return panels.nothing(why=NOTHING)
+        return panels.nothing()
     tasks = sorted(set(own["environment"]))
     canvas = plots.new_figure("full", 0.5 + 1.75 * (len(tasks) + 1))
     grid = canvas.add_gridspec(len(tasks) + 1, 2)

@@ -103,7 +103,7 @@ def _by_frames_and_time(
     timed = wall_clock[wall_clock["experiment"] == experiment]
     tasks = list(dict.fromkeys(sorted(set(own["environment"]))))
     if not tasks:
-        return plots.blank(plots.new_figure("full", 1.0), "No run of this experiment has finished.")
+        return panels.nothing()
     canvas = plots.new_figure("full", 0.5 + 1.75 * len(tasks))
     grid = canvas.subplots(len(tasks), 2, squeeze=False, sharey="row")
     for (left, right), task in zip(grid, tasks, strict=True):
@@ -187,7 +187,7 @@ def target_network(curves: pd.DataFrame, wall_clock: pd.DataFrame, scores: pd.Da
     """Three ratios and the periods of target updates: return against steps and time; final return by the period."""
     clipping, frequency = (_of(curves, name) for name in ("target_clipping", "target_frequency"))
     if clipping.empty and frequency.empty:
-        return plots.blank(plots.new_figure("full", 2.5), "No run of these experiments has finished.")
+        return panels.nothing()
     heights = [*([0.25, 1.6] if len(clipping) else []), *([0.45, 1.6, 1.6] if len(frequency) else [])]
     canvas = plots.new_figure("full", 1.15 * sum(heights))
     grid = canvas.add_gridspec(len(heights), 2, height_ratios=heights)
@@ -251,7 +251,7 @@ def workers(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) 
     """By the number of workers: return against steps and against wall time, and their speed."""
     own = runs[runs["experiment"] == "workers"]
     if own.empty:
-        return plots.blank(plots.new_figure("full", 2.5), "No run of this experiment has finished.")
+        return panels.nothing()
     canvas = plots.new_figure("full", 4.0)
     grid = canvas.add_gridspec(3, 2, height_ratios=[0.25, 1.6, 1.6])
     learning, styles = _of(curves, "workers"), panels.in_order(_ordered(own, "workers"))

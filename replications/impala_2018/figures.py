@@ -157,7 +157,7 @@ def policy_lag(policy_lag: pd.DataFrame) -> Figure:
     """One panel per experiment: mean lag of a batch as a line, and a band up to the largest."""
     shown = [name for name in (ATARI, CORRECTION) if name in set(policy_lag["experiment"])]
     if not shown:
-        return plots.blank(plots.new_figure("full", 1.0), "No run has finished.")
+        return panels.nothing()
     canvas = plots.new_figure("full", 2.2)
     for axes, experiment in zip(plots.panels(canvas, len(shown), 2), shown, strict=True):
         part = policy_lag[policy_lag["experiment"] == experiment]

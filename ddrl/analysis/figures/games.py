@@ -24,7 +24,7 @@ from ddrl.analysis.figures.plots import BLUE, FAINT, GREY, NAMES, PUBLISHED
 DENSE = 12
 """With more games than this they are drawn small."""
 EVERY_PERCENT = (-100, -50, 0, 50, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
-NOTHING = "No Atari run has finished."
+NOTHING = "Nothing to draw: no episode has ended in training, or no Atari run has finished."
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,10 @@ FAR_APART = 5
 """With budgets that differ by this ratio or more, an axis of frames or times is logarithmic."""
 
 
-def nothing(width: str = "full", why: str = "No run of this experiment has finished.") -> Canvas:
+NOTHING = "Nothing to draw: no episode has ended in training, or no run of this experiment has finished."
+
+
+def nothing(width: str = "full", why: str = NOTHING) -> Canvas:
     """Return a figure in place of one whose experiment has no runs that it can show."""
     return plots.blank(plots.new_figure(width, 1.0), why)
 
