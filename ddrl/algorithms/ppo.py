@@ -145,7 +145,7 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
         )
     check_penalty(config.kl_cost, config.kl_target)
     if config.kl_excess_cost and config.kl_target is None:
-        raise UserError("key 'hyperparameters.kl_excess_cost' needs a kl_target, of whose excess it is; allowed: 0.0")
+        raise UserError("key 'hyperparameters.kl_excess_cost' needs a kl_target and a kl_cost above 0; allowed: 0.0")
     if config.clip_epsilon is None and not config.kl_cost and config.max_kl is None:
         raise UserError(
             "key 'hyperparameters.clip_epsilon': null, so that nothing bounds a step of the policy; "

@@ -181,7 +181,8 @@ def _check_keys(
         raise UserError(f"lstm_size is {lstm_size}; allowed: 0 (feed-forward) or a positive number of units")
     if separate_value and (lstm_size or feed_last_action_and_reward):
         raise UserError(
-            "separate_value_network: true goes with lstm_size: 0 and feed_last_action_and_reward: false only"
+            "key 'hyperparameters.separate_value_network': true has no memory; allowed: false, or true with "
+            "lstm_size: 0 and feed_last_action_and_reward: false"
         )
     if separate_value and spec.image_shape is not None:
         raise UserError(f"separate_value_network: true would not see the instructions of '{spec.name}'; allowed: false")
