@@ -44,6 +44,14 @@ _DEPTH = 2.0
 """Metres from the top of a platform to its bottom."""
 
 
+_INCLUDED = ("visual", "skybox", "materials")
+_WALKER_BODIES = 7
+_HEIGHT = 2 * _WALKER_BODIES
+"""Where an observation has the torso's height above its footing."""
+OBSERVATION_SIZE = _HEIGHT + 1 + 9 + len(AHEAD)
+ACTIONS = 6
+
+
 class TerrainSimulation:
     """A walker and its course, as a `replayed.Replayable`.
 
@@ -93,9 +101,11 @@ class TerrainSimulation:
             self._first += 1
             self._place(self._first + SLOTS - 1)
         reward = float(self.data.sensordata[0]) - _TORQUE_COST * float(np.square(action).sum())
-        low = min(self._height(), float(self.data.xpos[self._torso, 2])) < LOWEST  # no course goes below 0 but for pits
+        observation = self._observation()
+        # No course goes below 0 but for pits.
+        low = min(float(observation[_HEIGHT]), float(self.data.xpos[self._torso, 2])) < LOWEST
         fallen = low or abs(float(self.data.qpos[2])) > MOST_TILT
-        return self._observation(), reward, fallen, False
+        return observation, reward, fallen, False
 
     def close(self) -> None:
         """Free nothing: the model's memory goes with it."""
@@ -105,18 +115,13 @@ class TerrainSimulation:
         """Place of the torso along the course, in metres."""
         return float(self.data.xpos[self._torso, 0])
 
-    def _height(self) -> float:
-        """Return the height of the torso above its footing."""
-        return float(self.data.xpos[self._torso, 2]) - self._footing()
-
-    def _footing(self) -> float:
-        return self.course.highest(self.x - _FOOTING, self.x + _FOOTING)
-
     def _observation(self) -> Array:
         """Return orientations, height above the footing, velocities, and heights of the ground around and ahead."""
         orientations = self.data.xmat[1 : 1 + _WALKER_BODIES].reshape(-1, 9)[:, [0, 2]].ravel()
-        seen = np.clip(self.course.height(self.x + AHEAD) - self._footing(), -_SEEN, _SEEN)
-        return np.concatenate([orientations, [self._height()], self.data.qvel, seen])
+        footing = self.course.highest(self.x - _FOOTING, self.x + _FOOTING)
+        height = float(self.data.xpos[self._torso, 2]) - footing
+        seen = np.clip(self.course.height(self.x + AHEAD) - footing, -_SEEN, _SEEN)
+        return np.concatenate([orientations, [height], self.data.qvel, seen])
 
     def _place(self, index: int) -> None:
         """Put box `index` of the course into its slot; away if the course has no such box."""
@@ -131,12 +136,6 @@ class TerrainSimulation:
         self.model.geom_size[geom] = ((right - left) / 2, 0.8, thickness / 2)
         self.model.geom_rbound[geom] = np.linalg.norm(self.model.geom_size[geom])
         self.model.geom_aabb[geom, 3:] = self.model.geom_size[geom]
-
-
-_INCLUDED = ("visual", "skybox", "materials")
-_WALKER_BODIES = 7
-OBSERVATION_SIZE = 2 * _WALKER_BODIES + 1 + 9 + len(AHEAD)
-ACTIONS = 6
 
 
 @cache
