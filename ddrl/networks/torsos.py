@@ -177,7 +177,7 @@ class MLPTorso(nn.Module):
 
 
 class TwoStreamTorso(nn.Module):
-    """Two subnetworks, one for the body and one for its surroundings (Heess et al. 2017, section 4), then one layer.
+    """Two subnetworks, one for the body and one for its surroundings (Heess et al. 2017), then one layer.
 
     Each is an `MLPTorso` with tanh; the layer that joins them has as many units as the last of one of them. How they
     are joined, and all sizes, are in a supplement that could not be read: a layer, since with none the surroundings
@@ -185,22 +185,26 @@ class TwoStreamTorso(nn.Module):
     """
 
     def __init__(
-        self, shape: tuple[int, ...], body: int, sizes: tuple[int, ...], generator: torch.Generator, gain: Gain = None
+        self,
+        shape: tuple[int, ...],
+        body_size: int,
+        sizes: tuple[int, ...],
+        generator: torch.Generator,
+        gain: Gain = None,
     ) -> None:
-        """`body` is the number of an observation's first numbers that are of the body."""
+        """`body_size` is the number of an observation's first numbers that are of the body."""
         super().__init__()
-        self.split = (body, math.prod(shape) - body)
-        body_size, rest = self.split
+        self.body_size = body_size
         self.body = MLPTorso((body_size,), sizes, torch.tanh, 1.0, generator, gain)
-        self.surroundings = MLPTorso((rest,), sizes, torch.tanh, 1.0, generator, gain)
+        self.surroundings = MLPTorso((math.prod(shape) - body_size,), sizes, torch.tanh, 1.0, generator, gain)
         self.joint = linear(2 * sizes[-1], sizes[-1], generator, gain)
         self.size = sizes[-1]
 
     def forward(self, observation: Tensor) -> Tensor:
         """Map observations [N, ...] to features [N, size]."""
-        body, rest = observation.flatten(1).split(self.split, dim=1)
-        found = torch.cat([self.body.forward(body), self.surroundings.forward(rest)], dim=1)
-        return torch.tanh(self.joint.forward(found))
+        seen = observation.flatten(1)
+        streams = (self.body.forward(seen[:, : self.body_size]), self.surroundings.forward(seen[:, self.body_size :]))
+        return torch.tanh(self.joint.forward(torch.cat(streams, dim=1)))
 
 
 Torso = ConvolutionalTorso | DeepTorso | MLPTorso | TwoStreamTorso
