@@ -24,6 +24,10 @@ Abandoned episodes. A remote environment that is lost after a_t was sent never a
 episode. Transition t is then dead and o_{t+1} the first observation of the new episode, as if the old one had been
 truncated at t-1: `truncated[t-1]` says so where t-1 is in the same unroll, and o_t stands for its final observation.
 A task of a suite that fails again and again is given up: all further transitions of its columns are dead.
+
+Preempted unrolls (`ddrl.coordinator.preemption`). An unroll that ends after n < T transitions keeps its shape:
+transitions n to T-1 are dead, and the observations n to T are o_n, which bootstraps. Nothing has ended there, so no end
+is stored, and the next unroll begins with o_n.
 """
 
 from __future__ import annotations

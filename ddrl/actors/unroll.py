@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ddrl.actors.env_groups import AllAtOnce, EnvGroup
 from ddrl.actors.policy import Policy
+from ddrl.actors.preemption import Preemption
 from ddrl.interfaces import Parameters, Queue
 from ddrl.types import Array, EnvStep, Episode, PolicyInput, PolicyStep, RecurrentState, Unroll, VectorEnv
 
@@ -89,11 +90,12 @@ class UnrollCollector:
         first_index: int = 0,
         generator: np.random.Generator | None = None,
         groups: Sequence[tuple[EnvGroup, Policy]] = (),
+        preemption: Preemption | None = None,
     ) -> None:
         """`tasks` [B] names each environment's task (None: one for all); `generator` draws what is not an action.
 
         `groups` are those of `env`, each with a policy of its own, where they take turns (`ddrl.actors.env_groups`);
-        `policy` is then the first of these.
+        `policy` is then the first of these. `preemption` ends unrolls early; None: all are whole.
         """
         self.env = env
         self.generator = generator
@@ -102,6 +104,7 @@ class UnrollCollector:
         """Number of unrolls collected so far."""
         self._actor = actor
         self._on_episode = on_episode
+        self._preemption = preemption
         self._tasks = tasks or [env.spec.name] * env.num_envs
         self._groups: list[Group] = []
         for one, own in groups or [(AllAtOnce(env), policy)]:
@@ -135,13 +138,9 @@ class UnrollCollector:
         arrays: dict[str, Array] = {name: buffer.numpy() for name, buffer in buffers.items()}
         for group in groups:
             group.observe(arrays, 0)
-        for t in range(length):
-            for group in groups:  # a group acts while the others step
-                if t:
-                    self._finish(group, arrays, t - 1)
-                self._begin(group, arrays, t)
+        steps = self._collect(arrays, length)
         for group in groups:
-            self._finish(group, arrays, length - 1)
+            self._finish(group, arrays, steps - 1)
             if values is not None and last_value:
                 group.acted = group.act()
                 group.values.append(group.acted.value)
@@ -151,10 +150,26 @@ class UnrollCollector:
             values += map(_joined, zip(*(group.values for group in groups), strict=True))
         for group in groups:
             group.states, group.values, group.inputs = [], [], None
+        if steps < length:
+            _leave_out(arrays, steps)
         actor, index = (torch.full((env.num_envs,), value) for value in (self._actor, self.next_index))
+        if self._preemption:
+            self._preemption.finish(self.next_index)
         self.next_index += 1
         rest = {"actor": actor, "env": torch.arange(env.num_envs), "index": index, "initial_state": initial_state}
         return Unroll(**buffers | rest)
+
+    def _collect(self, arrays: dict[str, Array], length: int) -> int:
+        """Make the transitions of an unroll, of which the last is only begun; return how many, fewer if preempted."""
+        preemption = self._preemption
+        for t in range(length):
+            if preemption and t and preemption.ends(self.next_index, t, length):
+                return t
+            for group in self._groups:  # a group acts while the others step
+                if t:
+                    self._finish(group, arrays, t - 1)
+                self._begin(group, arrays, t)
+        return length
 
     def _begin(self, group: Group, arrays: dict[str, Array], t: int) -> None:
         """Act for a group, and begin its transition t."""
@@ -230,6 +245,16 @@ class UnrollCollector:
         self.next_index = state["next_index"]
         self._returns = state["returns"].numpy().copy()
         self._lengths = state["lengths"].numpy().copy()
+
+
+def _leave_out(arrays: dict[str, Array], steps: int) -> None:
+    """Write what is left of an unroll after its first `steps` transitions, as `ddrl.types` says."""
+    for name in ("observation", "last_action", "last_reward", "start"):
+        arrays[name][steps + 1 :] = arrays[name][steps]
+    for name in ("action", "distribution", "version"):
+        arrays[name][steps:] = arrays[name][steps - 1]
+    for name in ("reward", "terminated", "truncated", "valid"):
+        arrays[name][steps:] = 0
 
 
 def joined_states(states: Sequence[RecurrentState]) -> RecurrentState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,7 +76,10 @@ class Normalisation:
             sources = list(zip(fresh.actor[columns].tolist(), fresh.env[columns].tolist(), strict=True))
             running = torch.stack([self._returns.get(source, zero) for source in sources]).numpy()
             rewards = clipped_rewards(all_rewards[:, columns], self._reward_clipping).numpy()
-            decays = self._discount * goes_on[:, columns]  # one entry more
+            kept = np.where(
+                fresh.valid[:, columns].cpu().numpy(), self._discount, 1.0
+            )  # nothing happens where it is dead
+            decays = kept * goes_on[:-1, columns]
             for t, reward in enumerate(rewards):  # in NumPy, whose operations on a few numbers cost less
                 rewards[t] = running = decays[t] * running + reward
             returns[:, columns] = torch.from_numpy(rewards)

@@ -12,6 +12,7 @@ from torch import nn
 from ddrl import algorithms
 from ddrl.actors.env_groups import GroupedEnvs, SteppingThread
 from ddrl.actors.policy import LocalInference, Policy, Sampler
+from ddrl.actors.preemption import Preemption, Store
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.environments.base import registry
 from ddrl.environments.base.task_suites import common_spec
@@ -49,6 +50,9 @@ class Link(Parameters, Queue, Protocol):
 
     def endpoint(self) -> Endpoint:
         """Return where the learner's inference service listens, with what workers need."""
+
+    def store(self) -> Store:
+        """Return the store that all learners and actors of the run share."""
 
 
 class Builder:
@@ -156,11 +160,12 @@ class Builder:
         inference: Inference | None = None,
         env: RemoteEnv | None = None,
         clock: SteppingClock | None = None,
+        store: Store | None = None,
     ) -> UnrollCollector:
         """Make the collector of an actor, with environments and inference of its own unless others are given.
 
         `slot` is the actor's number among those of its learner; None: `index`. `clock` counts the time in which
-        environments of this process step.
+        environments of this process step. `store` is shared by the actors of all learners, for preemption.
         """
         topology, role = self.config.topology, generation.stream("actor")
         first, columns = index * topology.envs_per_actor, topology.envs_per_actor
@@ -179,7 +184,14 @@ class Builder:
             first_index=first_index,
             generator=numpy_generator(self.config.seed, f"{role}-replay", index),
             groups=list(zip(envs.groups, policies, strict=True)),
+            preemption=self._preemption(store),
         )
+
+    def _preemption(self, store: Store | None) -> Preemption | None:
+        rule, num_actors = self.config.topology.preemption, self.config.topology.num_actors
+        if rule is None or store is None:
+            return None
+        return Preemption(store, num_actors, threshold=rule.threshold, least_fraction=rule.least_fraction)
 
     def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay | SharedParameters) -> Actor:
         """Make the algorithm's actor."""
@@ -218,5 +230,6 @@ def act_alone(config: RunConfig, index: int, generation: tuple[int, int], first_
         slot=index // config.topology.num_learners,
         generation=Generation(*generation),
         first_index=first_index,
+        store=link.store() if config.topology.preemption else None,
     )
     return LoneActor(builder.actor(collector, link, link), collector)

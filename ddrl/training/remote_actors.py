@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ddrl.actors.preemption import Store
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
@@ -31,8 +32,12 @@ class RemoteActors:
         resumes: Callable[[], int],
         note: Callable[[str], None],
         restarted: Callable[[], None],
+        store: Store | None,
     ) -> None:
-        """`endpoint` None: the run has workers of its own; `restarted` is called when one of them is replaced."""
+        """`endpoint` None: the run has workers of its own; `restarted` is called when one of them is replaced.
+
+        `store` is shared by the actors of all learners.
+        """
         self._builder = builder = node.builder
         topology = builder.config.topology
         self._workers: LocalWorkers | None = None
@@ -54,7 +59,7 @@ class RemoteActors:
             for index in self._indices
         ]
         self.collectors: list[UnrollCollector] = [
-            builder.collector(index, on_episode, slot=slot, inference=node.central, env=env)
+            builder.collector(index, on_episode, slot=slot, inference=node.central, env=env, store=store)
             for slot, (index, env) in enumerate(zip(self._indices, self._envs, strict=True))
         ]
         actors = [builder.actor(collector, node.params, node.queue) for collector in self.collectors]

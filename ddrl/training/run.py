@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ddrl.actors.preemption import Store
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.coordinator.program import NamedActor, Program, Runtime, Steps
 from ddrl.errors import UserError
@@ -53,6 +54,7 @@ class Run:
         shards: Shards | None = None,
         identity: str | None = None,
         forward: EpisodeSink | None = None,
+        store: Store | None = None,
     ) -> None:
         """Build the learner and its actors; nothing is trained yet.
 
@@ -66,6 +68,7 @@ class Run:
             shards: those of a parameter server, where they are in processes of their own.
             identity: the name that checkpoints go by, of a population's member, whose hyperparameters change.
             forward: sends an episode to rank 0; None: this is rank 0.
+            store: shared by several learners and their actors.
         """
         self.config = config
         self.directory = directory
@@ -88,7 +91,7 @@ class Run:
         self.collectors: list[UnrollCollector] = []
         self.actors: list[Actor] = []
         self._remote_actors, self._endpoint = remote_actors, endpoint
-        self._distant_replay, self._shards = replay, shards
+        self._distant_replay, self._shards, self._store = replay, shards, store
         self._make_runtime = make_runtime
         self._assemble()
         self._next_checkpoint = config.checkpoint.period_frames
@@ -176,6 +179,7 @@ class Run:
             resumes=lambda: self.resumes,
             note=self.records.note,
             restarted=restarted,
+            store=self._store,
         )
         self.collectors, self.actors = self.remote.collectors, self.remote.actors
 

@@ -18,6 +18,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from ddrl.errors import Closed
 from ddrl.inference.client import LearnerLost
+from ddrl.runtimes.ray import rendezvous as meetings
 from ddrl.runtimes.ray.errors import first_line
 from ddrl.runtimes.ray.messages import NO_TRAFFIC, Beside, Episodes, Reply, Sent
 from ddrl.runtimes.ray.serialization import prepare_process
@@ -26,6 +27,7 @@ from ddrl.types import Begun, Episode, Experience, Gradients, Unroll
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.distributed import Store  # type: ignore[attr-defined]  # not in its __all__
 
     from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.worker import Worker
@@ -49,6 +51,7 @@ class LearnerLink:
         self._learner = learner
         self._actor = actor
         self._restart = restart
+        self._meeting = beside.meeting
         self._replay: ReplayLink | None = None
         self._shards: ShardLinks | None = None
         if beside.replay is not None:
@@ -73,6 +76,11 @@ class LearnerLink:
     def endpoint(self) -> Endpoint:
         """Return where the learner's inference service listens."""
         return cast("Endpoint", ray.get(self._learner.endpoint.remote()))
+
+    def store(self) -> Store:
+        """Return the store that the learners share, as a client of its own."""
+        assert self._meeting is not None, "several learners have met"
+        return meetings.join(self._meeting).store
 
     def on_episode(self, episode: Episode) -> None:
         """Hold an episode until the next message to the learner."""

@@ -212,6 +212,7 @@ def make_learner(
         shards=RemoteShards(beside.shards) if beside.shards else None,
         identity=part.identity if part else None,
         forward=forward if rank else None,
+        store=met.store if met else None,
     )
     return BuiltLearner(run, relay, part, lock)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ddrl.runtimes.ray.rendezvous import Rendezvous
 from ddrl.types import Episode, Experience, Gradients, Metrics, Unroll
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Beside(NamedTuple):
 
     replay: Any = None
     shards: Sequence[Shard] = ()
+    meeting: Rendezvous | None = None
+    """Where several learners have met: the store there is for actors, too."""
 
 
 class Status(NamedTuple):

@@ -19,6 +19,7 @@ from ddrl.runtimes.ray.cluster import ANSWER_SECONDS, Pulse, last_words
 from ddrl.runtimes.ray.learner_process import LearnerProcess, MakeLearner
 from ddrl.runtimes.ray.messages import Beside, Shard, Status
 from ddrl.runtimes.ray.placement import on_its_node, on_this_node
+from ddrl.runtimes.ray.rendezvous import Rendezvous
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.records.display import Display
 
@@ -93,6 +94,7 @@ class ProcessGroup:
         self._policy = RestartPolicy()
         self._running: dict[Any, Who] = {}
         self._status: Any = None
+        self._meeting: Rendezvous | None = None
         self._add_learner(0, on_this_node())  # only here is the run directory sure to be
         if plan.replay:
             options = {"scheduling_strategy": on_this_node()} | _UNRECORDED  # it writes the run directory, too
@@ -127,14 +129,15 @@ class ProcessGroup:
             self._start_others()
         learners = self._of("learner")
         rank0 = learners[0]
-        meeting = self._get([rank0.open_meeting.remote(self._plan.folder)])[0] if len(learners) > 1 else None
-        building = [learner.build.remote(meeting, rank0, self._beside) for learner in learners]
+        if len(learners) > 1:
+            (self._meeting,) = self._get([rank0.open_meeting.remote(self._plan.folder)])
+        building = [learner.build.remote(self._meeting, rank0, self._beside) for learner in learners]
         self._get([*building, *(process.build.remote() for process in self._of("replay", SHARD))])
 
     @property
     def _beside(self) -> Beside:
         parts = [part for _, part in self._plan.shards]
-        return Beside(self._processes.get(Who("replay", 0)), list(map(Shard, parts, self._of(SHARD))))
+        return Beside(self._processes.get(Who("replay", 0)), list(map(Shard, parts, self._of(SHARD))), self._meeting)
 
     def start(self, actor_restarts: int) -> int:
         """Continue from a checkpoint and set all learners and actors to work.

@@ -41,6 +41,17 @@ class Adjustment:
 
 
 @dataclass(frozen=True, config=STRICT)
+class Preemption:
+    """When actors end their unrolls early, so that none is waited for long (Wijmans et al. 2020, section 3)."""
+
+    threshold: Annotated[float, Field(gt=0.0, le=1.0)] = 0.6
+    """Share of all actors that are done at which the others end theirs; 1: none ever does (`sync_frac` in the authors'
+    configuration)."""
+    least_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    """Share of an unroll that is always collected (`SHORT_ROLLOUT_THRESHOLD` in the authors' code)."""
+
+
+@dataclass(frozen=True, config=STRICT)
 class Topology:
     """The topology of a run."""
 
@@ -87,3 +98,6 @@ class Topology:
     num_learners: PositiveInt = 1
     """Learners (runtime ray) that each take their share of every batch and add up gradients; each has a queue of its
     own, filled by its share of the actors. With a GPU each (device cuda) they use NCCL, else gloo."""
+    preemption: Preemption | None = None
+    """Several learners with schedule synchronous: end the unrolls of the slowest actors early. What is left of such an
+    unroll is dead (not learned from), and its episodes go on in the next one. null: all unrolls are whole."""

@@ -32,6 +32,7 @@ def check_topology(config: RunConfig) -> None:
         raise _refused("max_policy_lag", "goes with 'topology.schedule: bounded_lag' and only with it", given)
     _check_shared(config)
     _check_learners(config)
+    _check_preemption(config)
     _check_inference(topology)
     _check_groups(topology)
     _check_replay(config)
@@ -117,6 +118,16 @@ def _check_learners(config: RunConfig) -> None:
     for name, number in shared.items():
         if number % learners:
             raise _refused("num_learners", f"must divide {name}", f"{learners} and {number}")
+
+
+def _check_preemption(config: RunConfig) -> None:
+    topology = config.topology
+    if topology.preemption is None:
+        return
+    if topology.schedule != "synchronous" or config.system.moves != "unrolls" or topology.num_learners == 1:
+        given = f"{topology.schedule} with num_learners: {topology.num_learners} and algorithm {config.algorithm}"
+        rule = "needs 'topology.schedule: synchronous', several learners and an algorithm that sends unrolls"
+        raise _refused("preemption", rule, given)
 
 
 def _check_inference(topology: Topology) -> None:
