@@ -31,6 +31,7 @@ from ddrl.learners.normalisation import RewardClipping, clipped_rewards
 from ddrl.learners.optimizers import AdamByDefault, AdamConfig, check_finite
 from ddrl.learners.parameter_groups import ParameterGroup, one_group
 from ddrl.learners.samples import Columns, Samples, Steps, steps_of, steps_once
+from ddrl.learners.weighting import Weighting
 from ddrl.losses.advantages import vtrace_gae
 from ddrl.losses.surrogate import (
     adapted_kl_cost,
@@ -114,6 +115,7 @@ class Config:
     normalised_reward_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 9; null: no bound
     return_scaling: bool = False  # not there; true: as Weng et al. 2022's code, values in the deviation of returns
     time_limits: TimeLimits = "bootstrap"  # Pardo et al. 2018; the authors' code has "terminal"
+    weighting: Weighting = "samples"  # not there: of steps when learners share a batch; Wijmans et al. 2020: "learners"
     recompute_advantages: bool = False  # before every epoch (Andrychowicz et al. 2021, section 3.5)
 
     @property
@@ -134,7 +136,7 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
     """Raise `UserError` if a minibatch could be empty, or a key would have no effect.
 
     PPO learns discrete and continuous tasks. Every other step may be dead (see `ddrl.types`), and dead steps are left
-    out. The number of learners does not matter, because they share minibatches.
+    out. The number of learners does not matter: a minibatch may be empty where each has its own.
     """
     most = config.batch_size * (1 if config.whole_unrolls else config.unroll_length // 2)
     if config.num_minibatches > most:
@@ -266,6 +268,7 @@ class Learner:
             piece_columns=max(1, network.piece_steps // (config.unroll_length if config.whole_unrolls else 1)),
             warm_up=config.observation_warm_up,
             groups=groups,
+            weighting=config.weighting,
         )
         self.ready = self.core.can_take
         self._kl_cost = config.kl_cost
@@ -279,7 +282,7 @@ class Learner:
     def update(self, batch: Unroll) -> Metrics:
         """Make all epochs over a batch; return means of the metrics over its gradient steps."""
         setting, config = self.core.setting, self.config
-        order = Order.of(batch, batch.valid, config.whole_unrolls, setting.reducer)
+        order = Order.of(batch, batch.valid, config.whole_unrolls, setting.reducer, own=config.weighting == "learners")
         batch = batch.to(setting.device)
         part = self._part(batch)  # 5  advantages
         check_finite(
@@ -336,8 +339,8 @@ class Learner:
         core, family = self.core, self.core.network.family
         kept, has_graphs = steps_once(core, minibatch)
         parts = [family.kl(steps.distribution, steps.pi.detach()).sum() for row in kept for steps in row]
-        count = max(1.0, core.total(float(minibatch.num_steps)))
-        return core.total(float(sum(parts))) / count, kept if has_graphs else None
+        weights = core.weights
+        return weights.mean(float(sum(parts)), weights.divisor(minibatch.num_steps)), kept if has_graphs else None
 
     def _descend(self, minibatch: Samples | Columns, kl: float, kept: Kept | None) -> Metrics:
         """Make one gradient step, on a minibatch whose divergence is `kl` if a cost depends on it."""

@@ -16,6 +16,7 @@ from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch, ColumnParallel,
 from ddrl.learners.normalisation import Normalisation, RewardClipping
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig, check_finite
 from ddrl.learners.parameter_groups import GroupOptimizers, Groups, one_group
+from ddrl.learners.weighting import Weighting, Weights
 from ddrl.system.precision import autocast
 from ddrl.types import Metrics, Unroll
 
@@ -91,9 +92,11 @@ class GradientStep:
         setting: Setting,
         piece_columns: int,
         groups: Groups = one_group,
+        weighting: Weighting = "samples",
     ) -> None:
         self._parameters = list(network.parameters())  # once, because each call walks over all modules
         self._setting = setting
+        self.weights = Weights(setting.reducer, weighting)
         self._optimizers = GroupOptimizers(groups(network, config))
         self._gradients = ColumnParallel(network, setting.num_threads, piece_columns)
         self.close = self._gradients.close
@@ -126,7 +129,7 @@ class GradientStep:
             loss: of some columns; the losses of parts add up.
             batch: this learner's share of the columns.
             valid_steps: of this learner's share.
-            mean: weigh each step by 1 / (valid steps of all learners) instead of 1.
+            mean: weigh each step by 1 / (valid steps of all learners) instead of 1, or as `Weights` says.
             env_frames: for the learning-rate schedule.
             where: names the update in the error.
             rate_factor: multiplies the learning rate of this step.
@@ -134,8 +137,8 @@ class GradientStep:
 
         Raises `NonFiniteError` if a loss or the gradient is NaN or infinite.
         """
-        all_steps = max(1, int(self.total(float(valid_steps))))
-        weight = 1.0 / all_steps if mean else 1.0
+        divisor = self.weights.divisor(valid_steps)
+        weight = 1.0 / divisor if mean else 1.0
 
         def part_loss(network: nn.Module, part: AnyBatch, *known: Any) -> tuple[Tensor, Metrics]:
             with self._setting.autocast():
@@ -143,18 +146,10 @@ class GradientStep:
 
         metrics = self._gradients.backward(part_loss, batch, kept)
         self._setting.reducer.sum_([p.grad for p in self._parameters if p.grad is not None])
-        metrics = {name: self.total(value) / all_steps for name, value in metrics.items()}
+        metrics = {name: self.weights.mean(value, divisor) for name, value in metrics.items()}
         metrics |= self._optimizers.clip()
         check_finite(metrics, where=where)
         return metrics | self._optimizers.step(env_frames, rate_factor)
-
-    def total(self, value: float) -> float:
-        """Return the sum of a number over all learners."""
-        if self._setting.reducer.size == 1:
-            return value
-        tensor = torch.tensor([value], dtype=torch.float64)
-        self._setting.reducer.sum_([tensor])
-        return float(tensor)
 
 
 class LearnerCore(Generic[Network]):
@@ -171,6 +166,7 @@ class LearnerCore(Generic[Network]):
         piece_columns: int = PIECE_COLUMNS,
         warm_up: int = 0,
         groups: Groups = one_group,
+        weighting: Weighting = "samples",
     ) -> None:
         """`queue` gives fresh batches; None: the algorithm draws its batches from a replay.
 
@@ -190,7 +186,8 @@ class LearnerCore(Generic[Network]):
         statistics = cast(KeepsStatistics, network)  # no type says that a network is both
         self._warm_up = warm_up
         self._normalisation = Normalisation(statistics, config.discount, config.reward_clipping, setting.reducer)
-        self._gradient = GradientStep(network, config, setting, piece_columns, groups)
+        self._gradient = GradientStep(network, config, setting, piece_columns, groups, weighting)
+        self.weights, self.total = self._gradient.weights, self._gradient.weights.total
         self.close, self.forward = self._gradient.close, self._gradient.forward
 
     def can_take(self) -> bool:
@@ -207,7 +204,7 @@ class LearnerCore(Generic[Network]):
 
     def count(self, fresh: Unroll) -> None:
         """Count the valid steps of a fresh batch, over all learners."""
-        self.count_to(self.agent_steps + int(self._gradient.total(float(fresh.valid.sum()))))
+        self.count_to(self.agent_steps + int(self.total(float(fresh.valid.sum()))))
 
     def count_to(self, agent_steps: int) -> None:
         """Set the number of valid steps so far, and the environment frames that follow from it."""
@@ -230,10 +227,6 @@ class LearnerCore(Generic[Network]):
         self.publish()
         self.count(fresh)
         return metrics
-
-    def total(self, value: float) -> float:
-        """Return the sum of a number over all learners."""
-        return self._gradient.total(value)
 
     def descend(
         self,

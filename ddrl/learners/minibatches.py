@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ddrl.interfaces import Reducer
+from ddrl.learners.all_reduce import SingleLearner
 from ddrl.learners.core import Setting
 from ddrl.learners.samples import Columns, Samples
 from ddrl.types import Unroll
@@ -71,7 +72,7 @@ def shared_minibatches(
 
 @dataclass(frozen=True)
 class Order:
-    """What the minibatches of a batch are drawn from: the steps of all learners, or their unrolls."""
+    """What the minibatches of a batch are drawn from: steps or unrolls, of all learners or of this one alone."""
 
     numbers: Tensor
     """[n] int64: which of all learners' steps or unrolls this learner's n are."""
@@ -79,26 +80,31 @@ class Order:
     """Of all learners."""
     places: Tensor | None
     """[n] int64: the columns of this learner's unrolls; None: steps."""
+    reducer: Reducer
+    """Of the learners that share the order."""
 
     @classmethod
-    def of(cls, batch: Unroll, learned: Tensor, whole_unrolls: bool, reducer: Reducer) -> Order:
+    def of(cls, batch: Unroll, learned: Tensor, whole_unrolls: bool, reducer: Reducer, *, own: bool = False) -> Order:
         """Return the order of the steps of a batch (on the CPU) that are `learned` [T, B] bool, or of unrolls with one.
 
-        Every learner must call it.
+        With `own`, each learner's minibatches are those of its own batch. Every learner must call it.
         """
+        reducer = SingleLearner() if own else reducer
         if not whole_unrolls:
-            return cls(*sample_numbers(replace(batch, valid=learned), reducer), None)
+            return cls(*sample_numbers(replace(batch, valid=learned), reducer), None, reducer)
         kept = learned.any(0)
-        return cls(*sample_numbers(replace(batch, valid=kept[None]), reducer), kept.nonzero()[:, 0])
+        return cls(*sample_numbers(replace(batch, valid=kept[None]), reducer), kept.nonzero()[:, 0], reducer)
 
     def epoch(self, part: Samples | Columns, num_minibatches: int, setting: Setting) -> Iterator[Samples | Columns]:
         """Yield the minibatches of one epoch over the batch that `part` was made of, in a new order.
 
-        No minibatch is empty over all learners, so there may be fewer than `num_minibatches`. Learners that do not
+        No minibatch is empty over all learners that share the order, so there may be fewer than `num_minibatches`; but
+        learners with an order each make the same number of steps, of which some may then be empty. Learners that do not
         exhaust the iterator must all leave it at the same place.
         """
-        count = min(num_minibatches, self.total)
-        indices = shared_minibatches(self.numbers, self.total, count, setting.generator, setting.reducer)
+        alone = self.reducer.size < setting.reducer.size
+        count = num_minibatches if alone else min(num_minibatches, self.total)
+        indices = shared_minibatches(self.numbers, self.total, count, setting.generator, self.reducer)
         places = self.places
         chosen = [(one if places is None else places[one]).to(setting.device) for one in indices]
         return part.minibatches(chosen)
