@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tests.unrolls import make_unroll, tags
 
 PIXELS = EnvSpec("test/pixels", (4, 42, 42), "uint8", num_actions=3, frame_skip=4, protocol="test")
 NUMBERS = EnvSpec("test/numbers", (4,), "float32", num_actions=0, frame_skip=1, protocol="test", action_size=2)
-SPECS = {"tanh_mlp": NUMBERS}
+SPECS = {"tanh_mlp": NUMBERS, "two_stream": replace(NUMBERS, body_size=3)}
 
 
 class Watched:
@@ -159,7 +160,7 @@ def samples(spec: EnvSpec, count: int) -> ppo.Samples:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_no_sample_is_a_gradient_of_zero_wherever_samples_have_one(network: str, num_threads: int) -> None:
     spec = SPECS.get(network, PIXELS)
-    normalisation = {"observation_normalisation": spec is NUMBERS, "reward_normalisation": spec is NUMBERS}
+    normalisation = {"observation_normalisation": spec is not PIXELS, "reward_normalisation": spec is not PIXELS}
     config = ppo.Config(network=network, **normalisation)
     made = ppo.make_network(spec, config, torch_generator(0, "network"))
     parallel = ColumnParallel(made, num_threads, piece_columns=4)

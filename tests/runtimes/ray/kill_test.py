@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -66,16 +67,29 @@ def test_actors_that_are_killed_are_replaced(
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("learners", "number"), [(1, signal.SIGKILL), (2, signal.SIGSEGV)], ids=["one", "of two"])
+@pytest.mark.parametrize(
+    ("learners", "number", "topology"),
+    [
+        (1, signal.SIGKILL, {}),
+        (2, signal.SIGSEGV, {}),
+        (2, signal.SIGKILL, {"schedule": "synchronous", "preemption": {"threshold": 0.5}}),
+    ],
+    ids=["one", "of two", "of two whose actors are preempted"],
+)
 def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
-    tmp_path: Path, holder: psutil.Process, capfd: pytest.CaptureFixture[str], learners: int, number: signal.Signals
+    tmp_path: Path,
+    holder: psutil.Process,
+    capfd: pytest.CaptureFixture[str],
+    learners: int,
+    number: signal.Signals,
+    topology: dict[str, Any],
 ) -> None:
     def kill() -> None:
         clusters.wait_until(lambda: len(list((tmp_path / "checkpoints").glob("**/*.sha256"))) >= 2 * learners)
         clusters.workers(holder, "LearnerProcess")[-1].send_signal(number)
 
     killer = clusters.meanwhile(kill)
-    chosen = config(topology=RAY | {"num_learners": learners, "queue_capacity": 2}, **LONG)
+    chosen = config(topology=RAY | {"num_learners": learners, "queue_capacity": 2} | topology, **LONG)
     assert train(chosen, tmp_path) == "budget_reached"
     killer.join()
     run = json.loads((tmp_path / "run.json").read_text())

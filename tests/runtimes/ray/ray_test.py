@@ -160,6 +160,33 @@ def test_two_learners_of_half_a_batch_equal_one_of_a_whole(tmp_path: Path, holde
     assert two.env_frames.max() >= EVERY_UPDATE["env_frames"]
 
 
+PREEMPTED = SYNCHRONOUS | RAY | {"num_learners": 2}
+
+
+def test_a_threshold_that_no_actor_reaches_before_the_last_changes_no_bit(
+    tmp_path: Path, holder: psutil.Process
+) -> None:
+    for name, preemption in (("without", None), ("all", {"threshold": 1.0})):
+        topology = PREEMPTED | {"preemption": preemption}
+        train(config(topology=topology, **EVERY_UPDATE), tmp_path / name, quiet=True)
+    pd.testing.assert_frame_equal(learned(tmp_path / "without"), learned(tmp_path / "all"))
+
+
+@pytest.mark.parametrize("inference", ["local", "central"])
+def test_unrolls_end_early_and_two_learners_reach_the_budget(
+    tmp_path: Path, holder: psutil.Process, inference: str
+) -> None:
+    topology = PREEMPTED | {"preemption": {"threshold": 0.5, "least_fraction": 0.25}, "inference": inference}
+    values = merged(BASE, EVERY_UPDATE | {"algorithm": "ppo", "topology": topology})
+    sizes = small("ppo") | {"unroll_length": 40, "weighting": "learners"}
+    chosen = parse_run_config(values | {"hyperparameters": sizes, "env_frames": 4000})
+    assert train(chosen, tmp_path, quiet=True) == "budget_reached"
+    made = learned(tmp_path)
+    whole = 40 * chosen.hyperparameters.batch_size
+    collected = made.agent_steps.iloc[-1] / (made.updates.iloc[-1] * whole)
+    assert 0.2 < collected < 0.88, "toy/catch has a dead step in ten, so a whole unroll has 0.9"
+
+
 def test_an_environment_that_raises_ends_the_run_with_its_traceback_actor_and_seed(
     tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

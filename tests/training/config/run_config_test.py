@@ -99,6 +99,16 @@ def test_another_optimizer_takes_nothing_of_the_algorithms_own() -> None:
         ({"topology": {"runtime": "ray", "replay": "own"}}, ["topology.replay", "prioritized replay", "impala"]),
         (APEX | {"topology": {"runtime": "threads", "replay": "own"}}, ["topology.replay", "runtime: ray", "threads"]),
         (APEX | {"topology": {"replay": "actor"}}, ["topology.replay", "learner", "own"]),
+        ({"topology": {"preemption": {}}}, ["topology.preemption", "synchronous", "several learners", "impala"]),
+        (
+            PPO | {"topology": {"schedule": "synchronous", "preemption": {}}},
+            ["topology.preemption", "several learners", "num_learners: 1"],
+        ),
+        (
+            {"topology": {"preemption": {"threshold": 1.5}}},
+            ["topology.preemption.threshold", "less than or equal to 1"],
+        ),
+        ({"topology": {"preemption": {"least_fraction": 0}}}, ["preemption.least_fraction", "greater than 0"]),
         ({"topology": {"env_groups": 2}}, ["topology.env_groups", "inference: central", "got 2 with local"]),
         (
             {"topology": {"env_groups": 3, "inference": "central", "envs_per_actor": 4, "queue_capacity": 8}},
