@@ -217,14 +217,15 @@ class PointNavEnvs:
     def _moves_left(self, place: Array) -> Array:
         """Return the geodesic distances to the goals from `place` [B] or [B, n]; `WALL` on walls."""
         first = self._slot() * self._cells**2
-        return self._distance.take(place + (first if place.ndim == 1 else first[:, None]))
+        left: Array = self._distance.take(place + (first if place.ndim == 1 else first[:, None]))
+        return left
 
     def _paid(self, before: Array, stopped: Array) -> Array:
         """Return the rewards of a step [B], given the distances before it."""
         left = self._moves_left(self._place)
         shortest = self._distance.take(self._slot() * self._cells**2 + self._stock.start[self._slot()])
         arrived = stopped & (left == 0)
-        spl = arrived * shortest / np.maximum(shortest, self._moved)
+        spl: Array = arrived * shortest / np.maximum(shortest, self._moved)
         if self._reward == "metric":
             return spl
         bonus: Array = SUCCESS_REWARD * (spl if self._reward == "spl" else arrived)

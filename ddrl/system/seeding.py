@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+from ddrl.types import Array
 
 if TYPE_CHECKING:
     import torch
@@ -41,12 +42,13 @@ def set_generator_state(generator: np.random.Generator, state: str) -> None:
     generator.bit_generator.state = json.loads(state)
 
 
-def mixed(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Apply SplitMix64's step (Steele et al. 2014): a bijection of 64-bit integers whose outputs look independent.
+def mixed(value: Array) -> Array:
+    """Apply SplitMix64's step (Steele et al. 2014): a bijection of integers uint64 whose outputs look independent.
 
     It draws for many environments at once, where a generator for each would cost more than the step.
     """
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    result: Array = value ^ (value >> np.uint64(31))
+    return result

@@ -110,8 +110,8 @@ def _opened(keys: Array, lattice: _Lattice, inside: Array) -> Array:
     """Return which walls [M, E] are open: a spanning tree of the rooms inside, by Kruskal, and some of the rest."""
     num_edges = len(lattice.walls)
     within = inside[:, lattice.second]  # the other room is nearer to the corner, so it is inside too
-    draws = mixed(mixed(keys)[:, None] + np.arange(4, 4 + num_edges, dtype=np.uint64))
-    numbers = np.arange(num_edges, dtype=np.uint64)
+    numbers: Array = np.arange(num_edges, dtype=np.uint64)
+    draws = mixed(mixed(keys)[:, None] + (numbers + np.uint64(4)))
     weights = (draws >> np.uint64(_EDGE_BITS) << np.uint64(_EDGE_BITS)) | numbers
     order = np.argsort(np.where(within, weights, np.iinfo(np.uint64).max), axis=1)
     order = order[:, : int(within.sum(axis=1).max(initial=0))]
