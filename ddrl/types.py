@@ -62,6 +62,9 @@ class EnvSpec:
     """How many past frames the first axis of an observation holds, the newest last; 1: it is no stack."""
     image_shape: tuple[int, int, int] | None = None
     """Shape of the image where an observation also holds an instruction (`instruction_words`); None: it does not."""
+    body_size: int = 0
+    """How many numbers of a flat observation, the first ones, are of the agent's body; the others are of its
+    surroundings. 0: they are not told apart."""
 
     @property
     def distribution_size(self) -> int:

@@ -99,13 +99,13 @@ class Config:
     max_grad_norm: PositiveFloat | None = 0.5  # Huang, core detail 11
     reward_clipping: RewardClipping = "none"  # abs_one on Atari (Huang, Atari detail 6)
     optimizer: AdamByDefault = AdamConfig()  # Huang, core details 3 and 4: epsilon 1e-5, linear decay as a key
-    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp"] = "tanh_mlp"  # section 6.1
-    mlp_size: PositiveInt | None = None  # units of its layers, 64 in section 6.1; null: 64 of `mlp`, 256 of `tanh_mlp`
+    network: Literal["shallow", "nature", "vision", "deep", "mlp", "tanh_mlp", "two_stream"] = "tanh_mlp"  # section 6.1
+    mlp_size: PositiveInt | None = None  # units of its layers, 64 in section 6.1; null: 64 of `mlp`, else 256
     scaled_pixels: bool = True  # Huang, Atari detail 9; false: 0 to 255, as RLlib's networks see them
     lstm_size: NonNegativeInt = 0  # units; Huang, LSTM details: 128 on Atari; minibatches are then whole unrolls
     feed_last_action_and_reward: bool = False  # not there; Espeholt et al. 2018, Figure 3
     separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13
-    initialisation: Initialisation | None = None  # Huang, core detail 2: orthogonal; null: so on `tanh_mlp` alone
+    initialisation: Initialisation | None = None  # Huang, core detail 2: orthogonal; null: so where layers have tanh
     initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0
     observation_normalisation: bool = True  # Huang, continuous detail 6; off for images
     normalised_observation_clip: PositiveFloat | None = 10.0  # Huang, continuous detail 7; null: no bound

@@ -12,6 +12,7 @@ paper's are in a supplement that could not be read.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -25,7 +26,7 @@ from ddrl.environments.tools.simulator_camera import simulator_camera
 from ddrl.environments.worlds import physics
 from ddrl.environments.worlds.courses import COURSES
 from ddrl.environments.worlds.spaces import Bounds
-from ddrl.environments.worlds.terrain_walker import ACTIONS, OBSERVATION_SIZE, TerrainSimulation
+from ddrl.environments.worlds.terrain_walker import ACTIONS, BODY_SIZE, OBSERVATION_SIZE, TerrainSimulation
 from ddrl.types import EnvSpec
 
 VERSION = 1
@@ -57,7 +58,8 @@ def spec(task: str, **options: Any) -> EnvSpec:
         ",".join(settings),
         f"mujoco-{version('mujoco')},dm_control-{version('dm-control')}-walker",
     )
-    return physics.flat_spec(f"terrain/{task}", parts, options["max_steps"], OBSERVATION_SIZE, _BOUNDS)
+    flat = physics.flat_spec(f"terrain/{task}", parts, options["max_steps"], OBSERVATION_SIZE, _BOUNDS)
+    return replace(flat, body_size=BODY_SIZE)
 
 
 def make(

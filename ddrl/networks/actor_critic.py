@@ -14,7 +14,7 @@ from ddrl.networks.direct import find_parts_directly
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.networks.initialisation import Kind, default_initialisation, linear
 from ddrl.networks.normalisation import ObservationNormaliser, ReturnScale, RewardNormaliser
-from ddrl.networks.torsos import Torso, described, make_torso
+from ddrl.networks.torsos import VECTORS, Torso, described, make_torso
 from ddrl.networks.trunk import features, features_of_steps, make_trunk, steps_held
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
@@ -205,8 +205,8 @@ def unread_keys(spec: EnvSpec, config: Any) -> dict[str, str]:
     unread = {}
     if not spec.action_size:
         unread["initial_log_std"] = "continuous actions"
-    if config.network not in ("mlp", "tanh_mlp"):
-        unread["mlp_size"] = "network: mlp or tanh_mlp"
+    if config.network not in VECTORS:
+        unread["mlp_size"] = f"network: {' or '.join(VECTORS)}"
     if spec.observation_dtype != "uint8":
         unread["scaled_pixels"] = "observations of pixels"
     keys = {"normalised_observation_clip": "observation", "observation_warm_up": "observation"}

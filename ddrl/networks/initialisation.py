@@ -90,8 +90,8 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def default_initialisation(network: str) -> Kind:
-    """Return the initialisation of a network if a configuration names none: orthogonal for PPO's `tanh_mlp` only."""
-    return Orthogonal() if network == "tanh_mlp" else TruncatedNormal()
+    """Return the initialisation of a network if a configuration names none: orthogonal where PPO's layers have tanh."""
+    return Orthogonal() if network in ("tanh_mlp", "two_stream") else TruncatedNormal()
 
 
 def linear(inputs: int, outputs: int, generator: Generator, gain: Gain = None) -> nn.Linear:

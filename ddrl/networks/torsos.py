@@ -35,7 +35,9 @@ VISION: dict[int, Layers] = {
 }
 """Side of the image -> convolutions: RLlib's default filters, which IMPACT's authors used. All but the last pad as
 "SAME"; the last covers the 11x11 that are left (ray-project/ray, rllib/models/utils.py, `get_filter_config`)."""
-NETWORKS = ("shallow", "nature", "vision", "deep", "mlp", "tanh_mlp")
+NETWORKS = ("shallow", "nature", "vision", "deep", "mlp", "tanh_mlp", "two_stream")
+VECTORS = ("mlp", "tanh_mlp", "two_stream")
+"""Those whose layers have a size of one's own choice."""
 
 
 class ConvolutionalTorso(nn.Module):
@@ -174,7 +176,34 @@ class MLPTorso(nn.Module):
         return x
 
 
-Torso = ConvolutionalTorso | DeepTorso | MLPTorso
+class TwoStreamTorso(nn.Module):
+    """Two subnetworks, one for the body and one for its surroundings (Heess et al. 2017, section 4), then one layer.
+
+    Each is an `MLPTorso` with tanh; the layer that joins them has as many units as the last of one of them. How they
+    are joined, and all sizes, are in a supplement that could not be read: a layer, since with none the surroundings
+    could not change what the body's state does to an action.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], body: int, sizes: tuple[int, ...], generator: torch.Generator, gain: Gain = None
+    ) -> None:
+        """`body` is the number of an observation's first numbers that are of the body."""
+        super().__init__()
+        self.split = (body, math.prod(shape) - body)
+        body_size, rest = self.split
+        self.body = MLPTorso((body_size,), sizes, torch.tanh, 1.0, generator, gain)
+        self.surroundings = MLPTorso((rest,), sizes, torch.tanh, 1.0, generator, gain)
+        self.joint = linear(2 * sizes[-1], sizes[-1], generator, gain)
+        self.size = sizes[-1]
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Map observations [N, ...] to features [N, size]."""
+        body, rest = observation.flatten(1).split(self.split, dim=1)
+        found = torch.cat([self.body.forward(body), self.surroundings.forward(rest)], dim=1)
+        return torch.tanh(self.joint.forward(found))
+
+
+Torso = ConvolutionalTorso | DeepTorso | MLPTorso | TwoStreamTorso
 
 
 def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
@@ -208,9 +237,9 @@ def make_torso(
 ) -> Torso:
     """Return the torso called `network`; with `convolutions_only`, those in `SHALLOW` get no linear layer.
 
-    `mlp_size` is the number of units of both layers of `mlp` and `tanh_mlp`, or of each of any number of layers; None
-    means 64 and 256, and `layer_norm` is theirs as well (`MLPTorso`). Images are uint8: with `scaled_pixels` a network
-    sees them as 0 to 1, otherwise as 0 to 255.
+    `mlp_size` is the number of units of both layers of `mlp`, `tanh_mlp` and each stream of `two_stream`, or of each of
+    any number of layers; None means 64, 256 and 256. `layer_norm` is for the first two (`MLPTorso`). Images are uint8:
+    with `scaled_pixels` a network sees them as 0 to 1, otherwise as 0 to 255.
 
     Raises `UserError` if it is unknown or does not fit the observations of `spec`.
     """
@@ -225,6 +254,8 @@ def make_torso(
         return MLPTorso(shape, _layers(mlp_size or 64), F.relu, scale, generator, gain, layer_norm=layer_norm)
     if network == "tanh_mlp":
         return MLPTorso(shape, _layers(mlp_size or 256), torch.tanh, 1.0, generator, gain, layer_norm=layer_norm)
+    if network == "two_stream":
+        return TwoStreamTorso(shape, spec.body_size, _layers(mlp_size or 256), generator, gain)
     image = (shape[0], shape[1], shape[2])
     if network == "deep":
         return DeepTorso(image, generator, gain, pixel_scale=pixel_scale)
@@ -243,6 +274,12 @@ def described(torso: Torso) -> dict[str, Any]:
         activation = {F.relu: "relu", torch.tanh: "tanh"}[torso.activation]
         sizes = [layer.out_features for layer in torso.layers]
         return {"kind": "mlp", "hidden": sizes, "activation": activation, "scale": torso.scale}
+    if isinstance(torso, TwoStreamTorso):
+        return {
+            "kind": "two_stream",
+            "streams": [described(torso.body), described(torso.surroundings)],
+            "joint": torso.size,
+        }
     found = [layer for layer in torso.convolutions if isinstance(layer, nn.Conv2d)]
     layers = [[layer.out_channels, layer.kernel_size[0], layer.stride[0]] for layer in found]
     hidden = torso.hidden.out_features if torso.hidden else 0
@@ -261,6 +298,8 @@ def _misfit(network: str, spec: EnvSpec) -> str:
         return ""
     if network == "tanh_mlp":
         return "" if dtype == "float32" else f"needs float32 observations, but '{spec.name}' has {dtype}"
+    if network == "two_stream":
+        return "" if spec.body_size else f"needs to know which numbers are of the body, but '{spec.name}' does not say"
     if len(shape) != 3 or dtype != "uint8":
         found = f"'{spec.name}' has {dtype} observations of shape {shape}"
         return f"needs uint8 images (channels, height, width), but {found}"

@@ -28,8 +28,11 @@ from ddrl.networks.initialisation import (
 from ddrl.networks.torsos import NETWORKS
 from ddrl.types import EnvSpec
 
-FLOATS = EnvSpec("mujoco/test", (5,), "float32", 0, 1, "test", action_size=2)
+FLOATS = EnvSpec("mujoco/test", (5,), "float32", 0, 1, "test", action_size=2, body_size=3)
 IMAGES = EnvSpec("atari/test", (4, 84, 84), "uint8", 6, 4, "test")
+
+
+TANH = ("tanh_mlp", "two_stream")
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -37,7 +40,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def make(network: str, initialisation: Kind | None = None, **keys: bool) -> ActorCritic:
-    spec = FLOATS if network == "tanh_mlp" else IMAGES
+    spec = FLOATS if network in TANH else IMAGES
     return ActorCritic(spec, network=network, generator=generator(), initialisation=initialisation, **keys)
 
 
@@ -122,8 +125,8 @@ def test_every_network_takes_every_gain_and_biases_start_at_0(network: str) -> N
 def test_a_network_without_the_key_starts_as_its_source_has_it(network: str) -> None:
     own, named = make(network), make(network, default_initialisation(network))
     assert all(torch.equal(a, b) for a, b in zip(own.parameters(), named.parameters(), strict=True))
-    assert isinstance(default_initialisation(network), Orthogonal) == (network == "tanh_mlp")
-    other = TruncatedNormal() if network == "tanh_mlp" else Orthogonal()
+    assert isinstance(default_initialisation(network), Orthogonal) == (network in TANH)
+    other = TruncatedNormal() if network in TANH else Orthogonal()
     assert not torch.equal(own.policy.weight, make(network, other).policy.weight)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from ddrl.networks.initialisation import convolution
 from ddrl.networks.torsos import (
     NETWORKS,
     DeepTorso,
+    described,
     make_torso,
     max_pool_same,
     scaled_convolution,
@@ -146,6 +148,33 @@ def test_the_networks_that_an_error_offers_are_those_that_fit(
         message = str(caught.value)
         assert message.startswith(f"network '{network}' needs ")
         assert set(message.split("; allowed: ")[1].split(", ")) == allowed
+
+
+BODY = EnvSpec("test/body", (5,), "float32", num_actions=2, frame_skip=1, protocol="test", body_size=3)
+
+
+def test_two_streams_see_the_body_and_its_surroundings_apart_and_are_joined_by_a_layer() -> None:
+    torso = make_torso(BODY, "two_stream", generator(), mlp_size=4)
+    observation = torch.randn(6, 5, generator=generator())
+    body, rest = (
+        torch.tanh(layers[1](torch.tanh(layers[0](part))))
+        for layers, part in (
+            (torso.body.layers, observation[:, :3]),
+            (torso.surroundings.layers, observation[:, 3:]),
+        )
+    )
+    joined = torch.tanh(torso.joint(torch.cat([body, rest], dim=1)))
+    torch.testing.assert_close(torso(observation), joined, rtol=0, atol=0)
+    assert described(torso) == {
+        "kind": "two_stream",
+        "streams": [{"kind": "mlp", "hidden": [4, 4], "activation": "tanh", "scale": 1.0}] * 2,
+        "joint": 4,
+    }
+
+
+def test_two_streams_need_an_environment_that_says_what_is_of_the_body() -> None:
+    with pytest.raises(UserError, match="needs to know which numbers are of the body, but 'test/body' does not say"):
+        make_torso(replace(BODY, body_size=0), "two_stream", generator())
 
 
 @pytest.mark.parametrize(("network", "default"), [("mlp", 64), ("tanh_mlp", 256)])

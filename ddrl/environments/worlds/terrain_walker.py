@@ -48,7 +48,9 @@ _INCLUDED = ("visual", "skybox", "materials")
 _WALKER_BODIES = 7
 _HEIGHT = 2 * _WALKER_BODIES
 """Where an observation has the torso's height above its footing."""
-OBSERVATION_SIZE = _HEIGHT + 1 + 9 + len(AHEAD)
+BODY_SIZE = _HEIGHT + 1 + 9
+"""Numbers of an observation that are of the body: its orientations, height and velocities."""
+OBSERVATION_SIZE = BODY_SIZE + len(AHEAD)
 ACTIONS = 6
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddrl.environments import terrain
-from ddrl.environments.worlds.terrain_walker import AHEAD, OBSERVATION_SIZE, SLOTS, TerrainSimulation
+from ddrl.environments.worlds.terrain_walker import AHEAD, BODY_SIZE, OBSERVATION_SIZE, SLOTS, TerrainSimulation
 
 OPTIONS: dict[str, Any] = {"curriculum": True, "difficulty": 1.0, "friction": 1.0, "incline": 0.0}
 with_boxes = pytest.mark.parametrize("kind", ["hurdles", "gaps", "steps"])
@@ -141,3 +141,10 @@ def test_a_walker_in_a_pit_has_fallen() -> None:
     simulation.data.qpos[:2] = -2.9, hole
     _, _, fallen, _ = simulation.step(np.zeros(6))
     assert fallen
+
+
+def test_the_first_numbers_of_an_observation_are_of_the_body_alone() -> None:
+    flat, rough = (started("hurdles", difficulty=hard)._observation() for hard in (0.1, 1.0))
+    assert np.array_equal(flat[:BODY_SIZE], rough[:BODY_SIZE])
+    assert not np.array_equal(flat[BODY_SIZE:], rough[BODY_SIZE:])
+    assert terrain.ADAPTER.spec("steps", **OPTIONS, max_steps=10).body_size == BODY_SIZE
