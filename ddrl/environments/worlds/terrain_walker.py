@@ -65,7 +65,7 @@ class TerrainSimulation:
     _first: int  # the box in the first slot of the window
 
     def __init__(
-        self, kind: str, *, curriculum: bool, difficulty: float, friction: float, incline: float, obstacles: bool = True
+        self, kind: str, *, obstacles: bool, curriculum: bool, difficulty: float, friction: float, incline: float
     ) -> None:
         """`friction` multiplies that of all bodies; `incline` is the slope of the whole course in degrees, upwards.
 
