@@ -370,7 +370,9 @@ def run_data(frames: list[int], values: list[float], seed: int) -> RunData:
 
 
 def test_evaluations_of_runs_that_were_evaluated_while_they_trained_are_a_table_and_no_others(tmp_path: Path) -> None:
-    planned = [write_periodic(run, tmp_path, often=run.seed == 1) for run in smoke(experiments=["off_policy_correction"])]
+    planned = [
+        write_periodic(run, tmp_path, often=run.seed == 1) for run in smoke(experiments=["off_policy_correction"])
+    ]
     found = build(ROOT / PAPER, "smoke", planned, tmp_path).tables["evaluations"]
     assert set(found["seed"]) == {1}
     one = found[found["variant"] == "v_trace"]
