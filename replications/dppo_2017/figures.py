@@ -45,8 +45,8 @@ def workers(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) 
     heights = [*[1.9] * len(tasks), 0.5 + 0.22 * len(labels)]
     grid = canvas.add_gridspec(len(tasks) + 1, 2, height_ratios=heights)
     for row, task in enumerate(tasks):
-        axes = [canvas.add_subplot(grid[row, column]) for column in range(2)]
-        _frames_and_time(axes, [table[table["environment"] == task] for table in (learned, timed)], styles)
+        pair = [canvas.add_subplot(grid[row, column]) for column in range(2)]
+        _frames_and_time(pair, [table[table["environment"] == task] for table in (learned, timed)], styles)
     for column, task in enumerate(tasks):
         axes = canvas.add_subplot(grid[len(tasks), column])
         part = own[own["environment"] == task]
