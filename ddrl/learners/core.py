@@ -154,7 +154,7 @@ class GradientStep:
         if dropping is not None:
             metrics = self._drop(metrics, dropping.arrive(), self.weights.share(valid_steps, divisor))
         self._setting.reducer.sum_([p.grad for p in self._parameters if p.grad is not None])
-        metrics = {name: self.weights.mean(value, divisor) for name, value in metrics.items()}
+        metrics = self.weights.means(metrics, divisor)
         if dropping is not None:
             metrics["late_gradients"] = self.weights.total(float(late))
         metrics |= self._optimizers.clip()

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from ddrl.interfaces import Reducer
+from ddrl.types import Metrics
 
 Weighting: TypeAlias = Literal["samples", "learners"]
 """A configuration key.
@@ -37,6 +38,16 @@ class Weights:
     def mean(self, total: float, divisor: float) -> float:
         """Return the mean of which this learner has a `total` over its steps, and a `divisor` from above."""
         return self.total(total / divisor) if self.learners_alike else self.total(total) / divisor
+
+    def means(self, totals: Metrics, divisor: float) -> Metrics:
+        """Return the `mean` of each of several numbers, by one message."""
+        if self._reducer.size == 1:
+            return {name: value / divisor for name, value in totals.items()}
+        own = torch.tensor(list(totals.values()), dtype=torch.float64)
+        own = own / divisor if self.learners_alike else own
+        self._reducer.sum_([own])
+        own = own if self.learners_alike else own / divisor
+        return dict(zip(totals, own.tolist(), strict=True))
 
     def total(self, value: float) -> float:
         """Return the sum of a number over all learners."""

@@ -45,7 +45,9 @@ def test_a_mean_is_over_all_steps_or_over_the_means_of_learners(weighting: Any, 
     def found(reducer: ThreadReducer) -> tuple[float, float]:
         weights = Weights(reducer, weighting)
         divisor = weights.divisor(STEPS[reducer.rank])
-        return weights.mean(SUMS[reducer.rank], divisor), weights.total(SUMS[reducer.rank] / divisor)
+        total = SUMS[reducer.rank]
+        assert weights.means({"some": total, "half": total / 2}, divisor) == {"some": mean, "half": mean / 2}
+        return weights.mean(total, divisor), weights.total(total / divisor)
 
     for measured, of_gradients in together(Meeting(2), found):
         assert measured == of_gradients == pytest.approx(mean)
