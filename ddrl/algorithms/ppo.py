@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.types import EnvSpec, Metrics, Unroll
 
 VERSION = 1
+PARTS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")  # of the loss: each learner has its part
 
 SYSTEM = System(
     name="PPO",
@@ -290,7 +291,7 @@ class Learner:
             where=self.core.this_update(),
         )
         steps, kl, part = self._learn(batch, part, order)
-        metrics = _means(steps) | self._learn_values(part, order)
+        metrics = self._of_all(steps) | self._learn_values(part, order)
         metrics["explained_variance"] = explained_variance(part.values, part.value_targets, part.mask)
         if config.kl_target is not None:
             self._kl_cost = adapted_kl_cost(self._kl_cost, kl, config.kl_target)
@@ -310,15 +311,17 @@ class Learner:
             if epoch and config.recompute_advantages:
                 part = self._part(batch)
             before = len(steps)
-            for minibatch in order.epoch(part, config.num_minibatches, self.core.setting):
-                if config.normalise_advantages_over == "minibatch":
-                    minibatch = self._normalised(minibatch)
+            for minibatch, all_steps in self._minibatches(part, order):
                 if self._watches:
-                    kl, kept = self._divergence(minibatch)
+                    kl, kept = self._divergence(minibatch, all_steps)
                     if steps and kl > self._most_kl:
                         return steps, kl, part
-                steps.append(self._descend(minibatch, kl, kept))  # perhaps no step of this learner
-        return steps, statistics.fmean(step["kl"] for step in steps[before:]), part
+                steps.append(self._descend(minibatch, all_steps, kl, kept))  # perhaps no step of this learner
+        return steps, self.core.total(statistics.fmean(step["kl"] for step in steps[before:])), part
+
+    def _minibatches(self, part: Samples | Columns, order: Order) -> Iterator[tuple[Samples | Columns, float | None]]:
+        each = self.config.normalise_advantages and self.config.normalise_advantages_over == "minibatch"
+        return order.counted_epoch(part, self.config.num_minibatches, self.core.setting, standardise=each)
 
     def _part(self, batch: Unroll) -> Samples | Columns:
         network, reducer = self.core.network, self.core.setting.reducer
@@ -334,16 +337,21 @@ class Learner:
             return part
         return replace(part, advantages=normalised(part.advantages, self.core.setting.reducer, part.mask))
 
-    def _divergence(self, minibatch: Samples | Columns) -> tuple[float, Kept | None]:
+    def _divergence(self, minibatch: Samples | Columns, all_steps: float | None) -> tuple[float, Kept | None]:
         """Return the mean KL divergence of a minibatch from what acted, over all learners, and what it is known by."""
         core, family = self.core, self.core.network.family
         kept, has_graphs = steps_once(core, minibatch)
         parts = [family.kl(steps.distribution, steps.pi.detach()).sum() for row in kept for steps in row]
         weights = core.weights
-        return weights.mean(float(sum(parts)), weights.divisor(minibatch.num_steps)), kept if has_graphs else None
+        return weights.mean(
+            float(sum(parts)), weights.divisor(minibatch.num_steps, all_steps)
+        ), kept if has_graphs else None
 
-    def _descend(self, minibatch: Samples | Columns, kl: float, kept: Kept | None) -> Metrics:
-        """Make one gradient step, on a minibatch whose divergence is `kl` if a cost depends on it."""
+    def _descend(self, minibatch: Samples | Columns, all_steps: float | None, kl: float, kept: Kept | None) -> Metrics:
+        """Make one gradient step, on a minibatch whose divergence is `kl` if a cost depends on it.
+
+        Return this learner's parts of the loss's metrics, which learners add up once in an update.
+        """
         config, kl_cost = self.config, self._kl_cost
         if config.kl_target is not None:  # the gradient of xi max(0, KL - 2 target)^2, by its factor
             kl_cost += 2.0 * config.kl_excess_cost * max(0.0, kl - 2.0 * config.kl_target)
@@ -352,7 +360,14 @@ class Learner:
             minibatch,
             minibatch.num_steps,
             kept=kept,
+            all_steps=all_steps,
+            shares=False,
         )
+
+    def _of_all(self, steps: Sequence[Metrics]) -> Metrics:
+        """Return the mean of each metric over gradient steps, {} of none; those of the loss are of all learners."""
+        means = {name: statistics.fmean(step[name] for step in steps) for name in (steps[0] if steps else ())}
+        return means | self.core.weights.sums({name: means[name] for name in PARTS if name in means})
 
     def _learn_values(self, part: Samples | Columns, order: Order) -> Metrics:
         """Make the epochs of the value network alone, if it has any; return means of its metrics over them."""
@@ -361,11 +376,13 @@ class Learner:
                 lambda network, piece, weight: value_network_loss(network, piece, self.config, weight),
                 minibatch,
                 minibatch.num_steps,
+                all_steps=all_steps,
+                shares=False,
             )
             for _ in range(self.config.value_epochs or 0)
-            for minibatch in order.epoch(part, self.config.num_minibatches, self.core.setting)
+            for minibatch, all_steps in self._minibatches(part, order)
         ]
-        return _means([{name: step[name] for name in ("value_loss", "gradient_norm_value")} for step in steps])
+        return self._of_all([{name: step[name] for name in ("value_loss", "gradient_norm_value")} for step in steps])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the core, the coefficient of the penalty, and the generator that orders minibatches."""
@@ -377,8 +394,3 @@ class Learner:
         self.core.load_state_dict(state)
         self._kl_cost = state["kl_cost"]
         set_generator_state(self.core.setting.generator, state["generator"])
-
-
-def _means(steps: Sequence[Metrics]) -> Metrics:
-    """Return the mean of each metric over gradient steps, of which all have the same; {} of none."""
-    return {name: statistics.fmean(step[name] for step in steps) for name in (steps[0] if steps else ())}

@@ -59,12 +59,23 @@ def normalised(advantages: Tensor, reducer: Reducer, valid: Tensor | None = None
 
     Standard practice of PPO (Huang et al. 2022, core detail 7). A single step becomes 0.
     """
-    chosen = advantages if valid is None else advantages[valid]
-    count, total, squares = float(chosen.numel()), float(chosen.sum()), float(chosen.square().sum())
+    sums = moments(advantages, valid)
     if reducer.size > 1:
-        sums = torch.tensor([count, total, squares], dtype=torch.float64)
-        reducer.sum_([sums])
-        count, total, squares = sums.tolist()
+        of_all = torch.tensor(sums, dtype=torch.float64)
+        reducer.sum_([of_all])
+        sums = of_all.tolist()
+    return standardised(advantages, sums, valid)
+
+
+def moments(advantages: Tensor, valid: Tensor | None = None) -> list[float]:
+    """Return the number of advantages that are valid, their sum, and that of their squares."""
+    chosen = advantages if valid is None else advantages[valid]
+    return [float(chosen.numel()), float(chosen.sum()), float(chosen.square().sum())]
+
+
+def standardised(advantages: Tensor, sums: Sequence[float], valid: Tensor | None = None) -> Tensor:
+    """Return what `normalised` does, given the `moments` of all learners' advantages."""
+    count, total, squares = sums
     mean = total / max(1.0, count)
     deviation = math.sqrt(max(0.0, squares / max(1.0, count) - mean * mean))
     result: Tensor = (advantages - mean) / (torch.tensor(deviation) + EPSILON)

@@ -124,6 +124,8 @@ class GradientStep:
         where: str,
         rate_factor: float = 1.0,
         kept: Kept | None = None,
+        all_steps: float | None = None,
+        shares: bool = True,
     ) -> Metrics:
         """Make one gradient step; return the metrics per valid step, the gradient's norm and the learning rate.
 
@@ -136,10 +138,12 @@ class GradientStep:
             where: names the update in the error.
             rate_factor: multiplies the learning rate of this step.
             kept: of this batch, from `forward`, if the loss is to get it.
+            all_steps: valid steps of all learners, if they are known.
+            shares: False: the loss's metrics are this learner's parts of them (`Weights.sums`).
 
         Raises `NonFiniteError` if a loss or the gradient is NaN or infinite.
         """
-        divisor = self.weights.divisor(valid_steps)
+        divisor = self.weights.divisor(valid_steps, all_steps)
         weight = 1.0 / divisor if mean else 1.0
         dropping = self._setting.dropping
         late = dropping is not None and dropping.is_over()
@@ -154,7 +158,7 @@ class GradientStep:
         if dropping is not None:
             metrics = self._drop(metrics, dropping.arrive(), self.weights.share(valid_steps, divisor))
         self._setting.reducer.sum_([p.grad for p in self._parameters if p.grad is not None])
-        metrics = self.weights.means(metrics, divisor)
+        metrics = self.weights.means(metrics, divisor) if shares else self.weights.parts(metrics, divisor)
         if dropping is not None:
             metrics["late_gradients"] = self.weights.total(float(late))
         metrics |= self._optimizers.clip()
@@ -257,6 +261,8 @@ class LearnerCore(Generic[Network]):
         mean: bool = True,
         rate_factor: float = 1.0,
         kept: Kept | None = None,
+        all_steps: float | None = None,
+        shares: bool = True,
     ) -> Metrics:
         """Make one gradient step of the present update (see `GradientStep.step`)."""
         return self._gradient.step(
@@ -268,6 +274,8 @@ class LearnerCore(Generic[Network]):
             where=self.this_update(),
             rate_factor=rate_factor,
             kept=kept,
+            all_steps=all_steps,
+            shares=shares,
         )
 
     def update(self, loss: PartLoss, batch: Unroll, *, mean: bool) -> Metrics:

@@ -27,6 +27,11 @@ class Dropping:
         with connection_errors():
             store.add(_KEY, 0)
 
+    @classmethod
+    def of(cls, store: SharedStore | None, required: int | None, size: int) -> Dropping | None:
+        """Return one where some gradients are dropped, None where all are waited for."""
+        return cls(store, required, size) if store and required else None
+
     def is_over(self) -> bool:
         """Return whether the present step has all the gradients that it takes."""
         with connection_errors():

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ddrl.interfaces import Reducer
 from ddrl.learners.all_reduce import SingleLearner
+from ddrl.learners.batch_values import moments, standardised
 from ddrl.learners.core import Setting
 from ddrl.learners.samples import Columns, Samples
 from ddrl.types import Unroll
@@ -108,3 +109,26 @@ class Order:
         places = self.places
         chosen = [(one if places is None else places[one]).to(setting.device) for one in indices]
         return part.minibatches(chosen)
+
+    def counted_epoch(
+        self, part: Samples | Columns, num_minibatches: int, setting: Setting, *, standardise: bool
+    ) -> Iterator[tuple[Samples | Columns, float | None]]:
+        """Yield minibatches as `epoch`, each with the number of its steps over all learners, if there are several.
+
+        With `standardise`, the advantages of each are standardised over all learners. These exchange one message for
+        all minibatches, and hold them all at once.
+        """
+        minibatches, reducer = self.epoch(part, num_minibatches, setting), setting.reducer
+        if reducer.size == 1:
+            for one in minibatches:
+                yield _standardised(one, moments(one.advantages, one.mask)) if standardise else one, None
+            return
+        drawn = list(minibatches)
+        sums = torch.tensor([moments(one.advantages, one.mask) for one in drawn], dtype=torch.float64)
+        reducer.sum_([sums])
+        for one, of_all in zip(drawn, sums.tolist(), strict=True):
+            yield _standardised(one, of_all) if standardise else one, of_all[0]
+
+
+def _standardised(minibatch: Samples | Columns, sums: list[float]) -> Samples | Columns:
+    return replace(minibatch, advantages=standardised(minibatch.advantages, sums, minibatch.mask))

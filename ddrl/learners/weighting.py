@@ -25,11 +25,14 @@ class Weights:
         self._reducer = reducer
         self.learners_alike = weighting == "learners"
 
-    def divisor(self, steps: int) -> float:
-        """Return what sums over this learner's `steps` are divided by, at least 1; every learner must call it."""
+    def divisor(self, steps: int, all_steps: float | None = None) -> float:
+        """Return what sums over this learner's `steps` are divided by, at least 1.
+
+        Every learner must call it, unless those of `all_steps` of all learners are known.
+        """
         if self.learners_alike:
             return float(max(1, steps) * self._reducer.size)
-        return float(max(1, int(self.total(float(steps)))))
+        return float(max(1, int(self.total(float(steps)) if all_steps is None else all_steps)))
 
     def share(self, steps: int, divisor: float) -> float:
         """Return the part of this learner's `steps` in a mean over all learners' steps; these parts add up to 1."""
@@ -39,15 +42,23 @@ class Weights:
         """Return the mean of which this learner has a `total` over its steps, and a `divisor` from above."""
         return self.total(total / divisor) if self.learners_alike else self.total(total) / divisor
 
+    def parts(self, totals: Metrics, divisor: float) -> Metrics:
+        """Return this learner's parts of means, which add up to them; `means` at once, or `sums` later."""
+        return {name: value / divisor for name, value in totals.items()}
+
+    def sums(self, parts: Metrics) -> Metrics:
+        """Return the sums over all learners of several numbers, by one message."""
+        if self._reducer.size == 1 or not parts:
+            return parts
+        of_all = torch.tensor(list(parts.values()), dtype=torch.float64)
+        self._reducer.sum_([of_all])
+        return dict(zip(parts, of_all.tolist(), strict=True))
+
     def means(self, totals: Metrics, divisor: float) -> Metrics:
         """Return the `mean` of each of several numbers, by one message."""
-        if self._reducer.size == 1:
-            return {name: value / divisor for name, value in totals.items()}
-        own = torch.tensor(list(totals.values()), dtype=torch.float64)
-        own = own / divisor if self.learners_alike else own
-        self._reducer.sum_([own])
-        own = own if self.learners_alike else own / divisor
-        return dict(zip(totals, own.tolist(), strict=True))
+        if self.learners_alike or self._reducer.size == 1:
+            return self.sums(self.parts(totals, divisor))
+        return self.parts(self.sums(totals), divisor)
 
     def total(self, value: float) -> float:
         """Return the sum of a number over all learners."""

@@ -133,12 +133,9 @@ class LearnerNode:
                 shards=shards,
                 generator=numpy_generator(config.seed, "replay", reducer.rank),
                 reducer=reducer,
-                dropping=Dropping(store, topology.required_gradients, reducer.size)
-                if topology.required_gradients and store
-                else None,
+                dropping=Dropping.of(store, topology.required_gradients, reducer.size),
             ),
         )
-
         if topology.adjustment:
             self._adjust(topology.adjustment)
 
