@@ -16,7 +16,7 @@ from ddrl.environments.base.contract import accepted_actions, check_state, first
 from ddrl.environments.tools.camera import Camera, cell_camera
 from ddrl.environments.worlds.toy_games import Game, catch, chain, identity, memory, recall, track
 from ddrl.errors import UserError
-from ddrl.system.seeding import seed_for
+from ddrl.system.seeding import mixed, seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
 VERSION = 1
@@ -143,14 +143,5 @@ class ToyEnvs:
 
     def _draws(self, episode: Array, step: Array | int) -> Array:
         """Return a random number [B] uint64 for each environment's episode and step (SplitMix64, applied in turn)."""
-        mixed = _mix(_mix(self._streams) ^ episode.astype(np.uint64))
-        return _mix(mixed ^ np.asarray(step).astype(np.uint64))
-
-
-def _mix(value: Array) -> Array:
-    """Apply SplitMix64's step (Steele et al. 2014): a bijection of 64-bit integers whose outputs look independent."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Array = value ^ (value >> np.uint64(31))
-    return mixed
+        of_episode = mixed(mixed(self._streams) ^ episode.astype(np.uint64))
+        return mixed(of_episode ^ np.asarray(step).astype(np.uint64))

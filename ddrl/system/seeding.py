@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddrl.types import Array
+
 if TYPE_CHECKING:
     import torch
 
@@ -38,3 +40,15 @@ def generator_state(generator: np.random.Generator) -> str:
 def set_generator_state(generator: np.random.Generator, state: str) -> None:
     """Restore a state from `generator_state`."""
     generator.bit_generator.state = json.loads(state)
+
+
+def mixed(value: Array) -> Array:
+    """Apply SplitMix64's step (Steele et al. 2014): a bijection of integers uint64 whose outputs look independent.
+
+    It draws for many environments at once, where a generator for each would cost more than the step.
+    """
+    value = value + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    result: Array = value ^ (value >> np.uint64(31))
+    return result
