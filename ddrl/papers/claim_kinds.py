@@ -16,9 +16,11 @@ SUITE_METRICS = (
 """Aggregates over tasks, one value per seed, in percent."""
 EQUAL_TIME = "return_at_equal_time"
 """The training return at the moment, in seconds of training, when the fastest run of the comparison ended."""
-RETURN_METRICS = ("final_return", "mean_return", EQUAL_TIME)
+EVALUATED = "mean_evaluation_return"
+"""The return of the evaluations that a run made while it trained, averaged over env_frames."""
+RETURN_METRICS = ("final_return", "mean_return", EVALUATED, EQUAL_TIME)
 """Metrics in the task's own unit: returns of several tasks are only averaged on a common scale."""
-FINAL_METRICS = ("final_return", "mean_return", "human_normalised_score", *SUITE_METRICS)
+FINAL_METRICS = ("final_return", "mean_return", "human_normalised_score", EVALUATED, *SUITE_METRICS)
 """Metrics that are scores: `scored: false` of an experiment excludes them."""
 COST_METRICS = (
     "steady_frames_per_second",
@@ -63,7 +65,7 @@ _SCORES = FINAL_METRICS[:3]
 KIND_METRICS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("ordering", "ratio", "at_least", "monotone", "no_worse", "alike", "diminishing"),
-        (*_SCORES, *SUITE_METRICS, "frames_per_second", EQUAL_TIME, *EFFICIENCY_METRICS),
+        (*_SCORES, EVALUATED, *SUITE_METRICS, "frames_per_second", EQUAL_TIME, *EFFICIENCY_METRICS),
     ),
     "interaction": UNIT_METRICS,
     "up_to": UNIT_METRICS,

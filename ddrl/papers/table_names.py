@@ -3,6 +3,7 @@
 TABLES: tuple[str, ...] = (
     "runs",
     "curves",
+    "evaluations",
     "wall_clock",
     "policy_lag",
     "efficiency",

@@ -111,6 +111,17 @@ def on_grid(x: Values, y: Values, grid: Values, *, largest: bool) -> Values:
     return means
 
 
+def mean_over_frames(run: RunData, metric: str) -> float:
+    """Return a metric averaged over the frames between its first and its last record; NaN without any record.
+
+    Records are joined by straight lines. Those at the same frames count as their mean.
+    """
+    frames, values = in_order(*run.points(metric), largest=False)
+    if len(frames) < 2:
+        return float(values.mean()) if len(values) else math.nan
+    return float(np.trapezoid(values, frames) / (frames[-1] - frames[0]))
+
+
 def in_order(x: Values, y: Values, *, largest: bool) -> tuple[Values, Values]:
     """Return ascending places, each once, with the mean (or the largest) of its values."""
     order = np.argsort(x, kind="stable")

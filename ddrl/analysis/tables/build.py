@@ -99,6 +99,7 @@ def make(
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "runs": lambda: run_table(data, experiments),
         "curves": lambda: _on_grid(parts, ["episode_return"], experiments),
+        "evaluations": lambda: _on_grid(_evaluated_often(parts), ["evaluation_return"], experiments),
         "wall_clock": lambda: _labelled(on_common_clock(parts), experiments),
         "policy_lag": lambda: _on_grid(data, ["policy_lag_mean", "policy_lag_max"], experiments),
         "efficiency": lambda: efficiency_table(data, experiments, paper.prices),
@@ -145,6 +146,11 @@ def _unusable(found: Gathered) -> set[Seat]:
         for one in found.problems
         if one.origin == REFERENCE and one.file.parent.is_dir()
     }
+
+
+def _evaluated_often(runs: Iterable[RunData]) -> list[RunData]:
+    """Return the runs that were evaluated while they trained too, and not at their end alone."""
+    return [run for run in runs if run.records("evaluation_return")["env_frames"].nunique() > 1]
 
 
 def _on_grid(runs: Iterable[RunData], metrics: list[str], experiments: Mapping[str, Experiment]) -> pd.DataFrame:

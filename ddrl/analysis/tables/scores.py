@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Mapping
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
-from ddrl.analysis.runs.run_data import KEYS, RunData, final_episodes, training_returns, version_spread
+from ddrl.analysis.runs.grids import mean_over_frames
+from ddrl.analysis.runs.run_data import KEYS, RunData, final_episodes, version_spread
 from ddrl.analysis.statistics.bootstrap import (
     STATISTICS,
     Estimate,
@@ -71,7 +71,7 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
             | {
                 "env_frames": last,
                 "final_return": float(final.mean()),
-                "mean_return": _mean_over_frames(training_returns(run)),
+                "mean_return": mean_over_frames(run, "episode_return"),
                 "episodes": len(final),
                 "versions": spread.versions,
                 "between_versions": spread.deviation,
@@ -87,13 +87,6 @@ def scores(runs: Iterable[RunData], references: pd.DataFrame) -> pd.DataFrame:
 def with_scores(runs: Iterable[RunData], experiments: Mapping[str, Experiment]) -> list[RunData]:
     """Return the runs whose final returns are scores: not those made for a speed, a traffic or a lag alone."""
     return [run for run in runs if experiments[run.experiment].has_scores(run.suite or run.environment)]
-
-
-def _mean_over_frames(records: pd.DataFrame) -> float:
-    frames, values = records["env_frames"].to_numpy(dtype=np.float64), records["value"].to_numpy(dtype=np.float64)
-    if len(values) < 2 or frames[-1] == frames[0]:
-        return float(values.mean()) if len(values) else math.nan
-    return float(np.trapezoid(values, frames) / (frames[-1] - frames[0]))
 
 
 def aggregates(table: pd.DataFrame, *, seed: int, resamples: int) -> pd.DataFrame:

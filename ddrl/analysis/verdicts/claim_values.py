@@ -15,6 +15,7 @@ import pandas as pd
 
 from ddrl.analysis.runs.efficiency import efficiency
 from ddrl.analysis.runs.flags import flatten
+from ddrl.analysis.runs.grids import mean_over_frames
 from ddrl.analysis.runs.milestones import reached, restricted
 from ddrl.analysis.runs.run_data import LAST_PART, RunData, training_returns, training_speed
 from ddrl.analysis.runs.suite_scores import score_times
@@ -24,6 +25,7 @@ from ddrl.analysis.verdicts.preconditions import taken
 from ddrl.papers.claim_kinds import (
     EFFICIENCY_METRICS,
     EQUAL_TIME,
+    EVALUATED,
     MARGIN,
     RETURN_METRICS,
     SUITE_METRICS,
@@ -74,6 +76,9 @@ def observations(
         return restricted(_with_facts(used, runs, facts), "all" if claim.factor == 1 else "unreached")
     if metric == EQUAL_TIME:
         return _at_equal_time(used, taken(used, runs))
+    if metric == EVALUATED:
+        own = taken(used, runs)
+        return _with_facts(used, own, [{"value": mean_over_frames(run, "evaluation_return")} for run in own])
     if metric == "frames_per_second":
         return _with_facts(used, runs, [{"value": training_speed(run)} for run in runs])
     if metric in EFFICIENCY_METRICS:
