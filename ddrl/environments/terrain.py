@@ -4,8 +4,9 @@ Time, actions, seeds and states: see `physics`. The body is the paper's (9 degre
 obstacles, the reward's coefficients and where an episode ends are ours (see `courses` and `terrain_walker`), since the
 paper's are in a supplement that could not be read.
 
-- A new course is drawn for each episode. Options: `curriculum` (obstacles grow along the course, or are as hard at its
-  beginning as at its end), `difficulty` (of the hardest), `friction` (a factor) and `incline` (degrees, upwards).
+- A new course is drawn for each episode. Options: `obstacles` (false: flat, as `terrain/flat`), `curriculum` (obstacles
+  grow along the course, or are as hard at its beginning as at its end), `difficulty` (of the hardest), `friction` (a
+  factor) and `incline` (degrees, upwards).
 - Observations: orientations of all bodies, the torso's height above the highest ground near it, velocities (24 numbers
   of the body), and the height of the ground at 20 places around and ahead, relative to that ground.
 """
@@ -34,6 +35,7 @@ VERSION = 1
 TASKS: tuple[str, ...] = tuple(sorted(COURSES))
 _OPTIONS = {
     "max_steps": physics.MAX_STEPS,
+    "obstacles": Option(True),
     "curriculum": Option(True),
     "difficulty": Option(1.0, 0.0, 2.0),
     "friction": Option(1.0, 0.05, 5.0),
@@ -50,6 +52,7 @@ def spec(task: str, **options: Any) -> EnvSpec:
     Protocol id: course; its options; simulator and body; what `physics.flat_spec` adds.
     """
     settings = (
+        *([] if options["obstacles"] else ["no-obstacles"]),
         "curriculum" if options["curriculum"] else "stationary",
         *(f"{name}{options[name]:g}" for name in ("difficulty", "friction", "incline")),
     )

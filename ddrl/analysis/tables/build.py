@@ -200,6 +200,8 @@ def used_published(paper: Paper, published: pd.DataFrame) -> pd.DataFrame:
         if len(rows):
             named |= set(rows["cell"])
             parts.append(rows.assign(experiment=claim.experiment, compared_variant="", environment=""))
+    if not parts:
+        return published.iloc[:0].assign(experiment="", compared_variant="", environment="")
     return pd.concat(parts, ignore_index=True)
 
 

@@ -64,10 +64,16 @@ class TerrainSimulation:
     course: Course
     _first: int  # the box in the first slot of the window
 
-    def __init__(self, kind: str, *, curriculum: bool, difficulty: float, friction: float, incline: float) -> None:
-        """`friction` multiplies that of all bodies; `incline` is the slope of the whole course in degrees, upwards."""
-        self._kind, self._curriculum, self._difficulty = kind, curriculum, difficulty
-        self.model = copy.copy(_model(PIT if kind in ("gaps", "steps") else 0.0))
+    def __init__(
+        self, kind: str, *, obstacles: bool, curriculum: bool, difficulty: float, friction: float, incline: float
+    ) -> None:
+        """`friction` multiplies that of all bodies; `incline` is the slope of the whole course in degrees, upwards.
+
+        Without `obstacles` a course of any kind is a flat one.
+        """
+        self._kind = kind if obstacles else "flat"
+        self._curriculum, self._difficulty = curriculum, difficulty
+        self.model = copy.copy(_model(PIT if self._kind in ("gaps", "steps") else 0.0))
         self.data = mujoco.MjData(self.model)
         self.model.geom_friction[:, 0] *= friction
         slope, g = np.deg2rad(incline), -float(self.model.opt.gravity[2])

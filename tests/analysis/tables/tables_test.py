@@ -69,7 +69,7 @@ def test_every_table_is_written_as_parquet_and_csv_with_the_same_rows(results: P
         columns = pd.read_csv(path.with_suffix(".csv"))
         assert list(columns.columns) == list(table(results, name).columns)
         assert len(columns) == len(table(results, name))
-        assert len(columns) > 0 or name in ("problems", "lineage", "peer_learning", "peer_speed")
+        assert len(columns) > 0 or name in ("problems", "lineage", "evaluations", "peer_learning", "peer_speed")
 
 
 def test_aggregating_again_gives_the_same_bytes(results: Path, tmp_path: Path) -> None:
@@ -367,6 +367,24 @@ def test_without_any_run_there_is_one_clear_line(tmp_path: Path, capsys: pytest.
 def run_data(frames: list[int], values: list[float], seed: int) -> RunData:
     curves = pd.DataFrame({"env_frames": frames, "seconds": 0.0, "metric": "lag", "value": values})
     return RunData("run", "p", "e", "v", "toy/catch", seed, {}, curves)
+
+
+def test_evaluations_of_runs_that_were_evaluated_while_they_trained_are_a_table_and_no_others(tmp_path: Path) -> None:
+    planned = [write_periodic(run, tmp_path, often=run.seed == 1) for run in smoke(experiments=["off_policy_correction"])]
+    found = build(ROOT / PAPER, "smoke", planned, tmp_path).tables["evaluations"]
+    assert set(found["seed"]) == {1}
+    one = found[found["variant"] == "v_trace"]
+    assert list(one["env_frames"])[0] == 1000
+    assert one["evaluation_return"].iloc[0] == pytest.approx(2.0, abs=1.0)  # the mean of 1 and 3, and half way on
+
+
+def write_periodic(run: PlannedRun, results: Path, *, often: bool) -> PlannedRun:
+    path = write_run(run, results, start=0.0, final=1.0) / "curves.parquet"
+    if often:
+        curves = pd.read_parquet(path)
+        added = curves.iloc[:2].assign(env_frames=1000, metric="evaluation_return", value=[1.0, 3.0])
+        pd.concat([curves, added], ignore_index=True).to_parquet(path, index=False, write_page_checksum=True)
+    return run
 
 
 def test_seeds_share_a_grid_and_straight_lines_stay_straight() -> None:

@@ -29,7 +29,7 @@ from ddrl.analysis.statistics.significance import no_difference_power, seeds_for
 from ddrl.analysis.verdicts.claim_examination import Known, evaluate
 from ddrl.analysis.verdicts.claim_values import setting_of
 from ddrl.analysis.verdicts.claims import COLUMNS, claims
-from ddrl.papers.claim_kinds import EQUAL_TIME
+from ddrl.papers.claim_kinds import EQUAL_TIME, EVALUATED
 from ddrl.papers.experiments import load_experiments
 from ddrl.papers.paper import Claim, Needs, load_paper
 
@@ -366,6 +366,22 @@ def test_returns_at_an_equal_time_are_those_when_the_fastest_run_ends() -> None:
         values.append(np.mean([np.interp(second, clock, rising) for second in np.linspace(9, 10, 1001)]))
     assert found["effect"] == pytest.approx(np.mean(values[:3]) - np.mean(values[3:]), abs=1e-3)
     assert found["effect"] > 0.4
+
+
+def test_evaluations_during_training_are_averaged_over_frames_whatever_the_training_returns_are() -> None:
+    """Two episodes at 0 frames, one at 400 and one at 1000: straight lines between their means."""
+    runs = []
+    for name, height in (("v_trace", 1.0), ("no_correction", 0.5)):
+        for seed in range(3):
+            one = run_of(name, seed, returns=[-height] * 5)
+            at = np.array([0, 0, 400, 1000])
+            value = np.array([0.0, 0.2, 0.5, 1.0]) * (height + 0.01 * seed)
+            added = pd.DataFrame({"env_frames": at, "seconds": at / 100, "metric": "evaluation_return", "value": value})
+            runs.append(replace(one, curves=pd.concat([one.curves, added], ignore_index=True)))
+    found = evaluate(claim(metric=EVALUATED, smallest_effect=0.0), CORRECTION, with_scores(runs), runs)
+    assert found["verdict"] == "supported"
+    mean = 0.4 * (0.1 + 0.5) / 2 + 0.6 * (0.5 + 1.0) / 2
+    assert found["effect"] == pytest.approx(0.5 * mean)
 
 
 @pytest.mark.parametrize(

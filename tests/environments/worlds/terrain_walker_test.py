@@ -11,7 +11,13 @@ import pytest
 from ddrl.environments import terrain
 from ddrl.environments.worlds.terrain_walker import AHEAD, BODY_SIZE, OBSERVATION_SIZE, SLOTS, TerrainSimulation
 
-OPTIONS: dict[str, Any] = {"curriculum": True, "difficulty": 1.0, "friction": 1.0, "incline": 0.0}
+OPTIONS: dict[str, Any] = {
+    "obstacles": True,
+    "curriculum": True,
+    "difficulty": 1.0,
+    "friction": 1.0,
+    "incline": 0.0,
+}
 with_boxes = pytest.mark.parametrize("kind", ["hurdles", "gaps", "steps"])
 
 
@@ -148,3 +154,15 @@ def test_the_first_numbers_of_an_observation_are_of_the_body_alone() -> None:
     assert np.array_equal(flat[:BODY_SIZE], rough[:BODY_SIZE])
     assert not np.array_equal(flat[BODY_SIZE:], rough[BODY_SIZE:])
     assert terrain.ADAPTER.spec("steps", **OPTIONS, max_steps=10).body_size == BODY_SIZE
+
+
+@with_boxes
+def test_a_course_without_obstacles_is_the_flat_one(kind: str) -> None:
+    none, flat = started(kind, 3, obstacles=False), started("flat", 3)
+    assert len(none.course.left) == 0
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        action = generator.uniform(-1, 1, 6)
+        assert all(np.array_equal(a, b) for a, b in zip(none.step(action), flat.step(action), strict=True))
+    assert "no-obstacles" in terrain.spec(kind, max_steps=9, **OPTIONS | {"obstacles": False}).protocol
+    assert "obstacles" not in terrain.spec(kind, max_steps=9, **OPTIONS).protocol
