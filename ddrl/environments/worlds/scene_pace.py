@@ -11,8 +11,8 @@ import time
 
 from ddrl.system.seeding import numpy_generator
 
-SCENE_STEPS = 256
-"""Steps after which a process has another scene: two unrolls of 128."""
+SCENE_STEPS = 128
+"""Steps after which a process has another scene, those of an unroll of DD-PPO."""
 
 
 class ScenePace:
