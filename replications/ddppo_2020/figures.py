@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -40,20 +42,23 @@ def scaling(efficiency: pd.DataFrame, predictions: pd.DataFrame, published: pd.D
     canvas = plots.new_figure("full", 3.1)
     left, right = canvas.subplots(1, 2, width_ratios=(1.25, 1))
     runs = efficiency[(efficiency["experiment"] == SCALING) & efficiency[SPEED].notna()]
-    _speed_ups(left, runs, predictions)
+    drawn = _speed_ups(left, runs, predictions)
     printed = published[(published["experiment"] == SCALING) & (published["metric"] == "speed_up")]
     workers = printed["variant"].str.removesuffix(" GPUs").astype("float64")
     left.plot(workers, printed["value"], "D", color=PUBLISHED, ms=5, mfc="none", mew=1.1, zorder=5)
     _thresholds(right, predictions)
     handles = [plots.handle(text, WORK_STYLES[name][0], dashes=WORK_STYLES[name][1]) for name, text in WORK.items()]
-    handles += plots.origin_handles(panels.origins_of(runs))
+    handles += plots.origin_handles(drawn)
     handles.append(plots.handle("published, GPUs", PUBLISHED, marker="D", filled=False))
     plots.legend_above(canvas, handles)
     return canvas
 
 
-def _speed_ups(axes: Axes, runs: pd.DataFrame, predictions: pd.DataFrame) -> None:
-    """Draw simulated lines, and the runs' speeds over the mean speed of one worker with the same work."""
+def _speed_ups(axes: Axes, runs: pd.DataFrame, predictions: pd.DataFrame) -> list[str]:
+    """Draw simulated lines, and the runs' speeds over the mean speed of one worker with the same work.
+
+    Return the origins that have runs of one worker; no speed of another origin can be drawn.
+    """
     axes.plot(TICKS, TICKS, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
     for name, (work, threshold) in LINES.items():
         line = predictions[(predictions["work"] == work) & (predictions["threshold"] == threshold)]
@@ -80,6 +85,7 @@ def _speed_ups(axes: Axes, runs: pd.DataFrame, predictions: pd.DataFrame) -> Non
     axes.set_ylabel("times the speed of one")
     axes.set_title("Speed")
     axes.grid(axis="y")
+    return panels.origins_of(own[own["workers"] == 1])
 
 
 def _thresholds(axes: Axes, predictions: pd.DataFrame) -> None:
@@ -91,10 +97,9 @@ def _thresholds(axes: Axes, predictions: pd.DataFrame) -> None:
         line = unequal[unequal["workers"] == count].sort_values("threshold")
         share = line["speed_up"] / equal[count]
         axes.plot(line["threshold"], share, color=colour, lw=1.2, marker="o", ms=2.5)
-        place = (line["threshold"].iloc[-1], share.iloc[-1])
-        axes.annotate(
-            f"{count} workers", place, (-3, -8), textcoords="offset points", ha="right", fontsize=6.5, color=INK
-        )
+        place, offset = (line["threshold"].iloc[0], share.iloc[0]), -10 if count == max(swept) else 5
+        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6.5, "color": colour}
+        axes.annotate(f"{count} workers", place, (0, offset), **style)
     axes.axvspan(0.6, 0.8, color=plots.FAINT, alpha=0.6, lw=0, zorder=0)
     axes.text(0.7, 0.04, "the paper's range", ha="center", fontsize=6.5, color=INK)
     axes.set_ylim(0, 1.05)
@@ -128,7 +133,7 @@ def _spl(axes: Axes, evaluations: pd.DataFrame, styles: dict[str, Style]) -> Non
     panels.returns(axes, evaluations, styles, column="evaluation_return", thin=thin)
     panels.extent(axes, evaluations, "env_frames")
     axes.set_ylim(bottom=0)
-    axes.set_title(f"{evaluations['env_label'].iloc[0]}, a proxy")
+    axes.set_title(f"{evaluations['env_label'].iloc[0]} mazes, a proxy")
     axes.set_xlabel("environment frames of training")
     axes.set_ylabel("SPL of evaluations")
 
