@@ -140,7 +140,7 @@ class PointNavEnvs:
         actions = accepted_actions(actions, self.spec, self.num_envs)
         if self._episode[0] < 0:
             raise RuntimeError("step was called before reset")
-        self._pace.pass_step()
+        self._pace.wait()
         dead, before = self._ended, self._moves_left(self._place)
         following = self._place + self._ahead[self._heading]
         moves = (actions == FORWARD) & (self._moves_left(following) != WALL)

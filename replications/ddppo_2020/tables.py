@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddrl.system.csv_cells import read_rows
 from replications.ddppo_2020.simulation import Times, Work, frames_per_second
 
 MEASUREMENTS = Path(__file__).with_name("measurements.csv")
@@ -43,11 +44,11 @@ PREDICTIONS = ["work", "threshold", "workers", "speed_up", "efficiency", "publis
 
 def times() -> Times:
     """Return the measured times of one worker's round; workers send over the loopback of one machine."""
-    table = pd.read_csv(MEASUREMENTS).set_index("part")["value"]
-    number, gradient = float(table["sum_of_one_number"]), float(table["sum_of_a_gradient"])
+    found = {row["part"]: float(row["value"]) for row in read_rows(MEASUREMENTS)}
+    number, gradient = found["sum_of_one_number"], found["sum_of_a_gradient"]
     return Times(
-        step=EQUAL.envs * float(table["simulation"] + table["inference"]),
-        learning=EQUAL.envs * EQUAL.length * float(table["learning"]),
+        step=EQUAL.envs * (found["simulation"] + found["inference"]),
+        learning=EQUAL.envs * EQUAL.length * found["learning"],
         latency=number / 2,  # two workers: two hops
         transfer=gradient - number,  # each half of it
         sums=SUMS,

@@ -26,8 +26,8 @@ class ScenePace:
         self.seconds = 0.0
         """Of a step of the present scene."""
 
-    def pass_step(self) -> None:
-        """Sleep for one step. Which scenes come follows from the seed; they begin anew with the process."""
+    def wait(self) -> None:
+        """Let one step pass. Which scenes come follows from the seed; they begin anew with the process."""
         if not self._milliseconds:
             return
         if self._steps % SCENE_STEPS == 0:

@@ -21,7 +21,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_scenes_have_the_mean_and_the_spread_that_are_given(slept: list[float]) -> None:
     pace = ScenePace(1, 4.0, 0.5)
     for _ in range(2000 * SCENE_STEPS):
-        pace.pass_step()
+        pace.wait()
     scenes = np.array(slept).reshape(-1, SCENE_STEPS)
     assert (scenes == scenes[:, :1]).all(), "a scene has one pace"
     assert scenes.mean() == pytest.approx(0.004, rel=0.05)
@@ -31,18 +31,18 @@ def test_scenes_have_the_mean_and_the_spread_that_are_given(slept: list[float]) 
 def test_without_spread_all_steps_take_as_long(slept: list[float]) -> None:
     pace = ScenePace(1, 4.0, 0.0)
     for _ in range(2 * SCENE_STEPS):
-        pace.pass_step()
+        pace.wait()
     assert set(slept) == {0.004}
 
 
 def test_without_milliseconds_nothing_sleeps(slept: list[float]) -> None:
-    ScenePace(1, 0.0, 0.5).pass_step()
+    ScenePace(1, 0.0, 0.5).wait()
     assert slept == []
 
 
 def test_scenes_follow_from_the_seed(slept: list[float]) -> None:
     for seed in (1, 1, 2):
-        ScenePace(seed, 4.0, 0.5).pass_step()
+        ScenePace(seed, 4.0, 0.5).wait()
     assert slept[0] == slept[1] != slept[2]
 
 
