@@ -328,6 +328,22 @@ class Replay(Protocol):
         """Give the items of a `ddrl.replay.items.Drawn` new priorities [B]."""
 
 
+class SharedStore(Protocol):
+    """What is used of the stores of `torch.distributed`; they raise RuntimeError where their server is gone."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, which begins at 0; return the sum."""
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key; wait until it is set."""
+
+    def set(self, key: str, value: str) -> None:
+        """Set a key."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all keys are set."""
+
+
 class Reducer(Protocol):
     """One of `size` learners, each with its share of the columns."""
 

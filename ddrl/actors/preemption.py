@@ -9,26 +9,13 @@ its own.
 
 from __future__ import annotations
 
-from typing import Protocol
-
-
-class Store(Protocol):
-    """What is used of the stores of `torch.distributed`; they raise RuntimeError where their server is gone."""
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number, which begins at 0; return the sum."""
-
-    def set(self, key: str, value: str) -> None:
-        """Set a key."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all keys are set."""
+from ddrl.interfaces import SharedStore
 
 
 class Preemption:
     """Ends the unrolls of one actor, which shares `store` with all other actors of the run."""
 
-    def __init__(self, store: Store, num_actors: int, *, threshold: float, least_fraction: float) -> None:
+    def __init__(self, store: SharedStore, num_actors: int, *, threshold: float, least_fraction: float) -> None:
         """`threshold`: share of the actors with which an unroll is over; `least_fraction`: of it that is collected."""
         self._store = store
         self._needed = threshold * num_actors

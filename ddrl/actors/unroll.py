@@ -140,7 +140,6 @@ class UnrollCollector:
             group.observe(arrays, 0)
         steps = self._collect(arrays, length)
         for group in groups:
-            self._finish(group, arrays, steps - 1)
             if values is not None and last_value:
                 group.acted = group.act()
                 group.values.append(group.acted.value)
@@ -160,16 +159,19 @@ class UnrollCollector:
         return Unroll(**buffers | rest)
 
     def _collect(self, arrays: dict[str, Array], length: int) -> int:
-        """Make the transitions of an unroll, of which the last is only begun; return how many, fewer if preempted."""
-        preemption = self._preemption
+        """Make the transitions of an unroll; return how many, fewer than `length` where it is preempted."""
+        steps, preemption = length, self._preemption
         for t in range(length):
             if preemption and t and preemption.ends(self.next_index, t, length):
-                return t
+                steps = t
+                break
             for group in self._groups:  # a group acts while the others step
                 if t:
                     self._finish(group, arrays, t - 1)
                 self._begin(group, arrays, t)
-        return length
+        for group in self._groups:
+            self._finish(group, arrays, steps - 1)
+        return steps
 
     def _begin(self, group: Group, arrays: dict[str, Array], t: int) -> None:
         """Act for a group, and begin its transition t."""

@@ -39,7 +39,7 @@ class DistributedReducer:
         self.size = size
         self._device = device
         backend = "nccl" if device.type == "cuda" else "gloo"
-        with _connection_errors():
+        with connection_errors():
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
         self._check_token(token)
 
@@ -61,7 +61,7 @@ class DistributedReducer:
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             same = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.detach().reshape(-1).to(self._device) for tensor in same])
-            with _connection_errors():
+            with connection_errors():
                 dist.all_reduce(flat)
             for tensor, total in zip(same, torch.split(flat, [tensor.numel() for tensor in same]), strict=True):
                 tensor.detach().copy_(total.view_as(tensor))
@@ -72,7 +72,7 @@ class DistributedReducer:
 
 
 @contextmanager
-def _connection_errors() -> Iterator[None]:
+def connection_errors() -> Iterator[None]:
     """Raise ConnectionError instead of the kinds of RuntimeError by which torch says that a learner is gone."""
     try:
         yield

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ddrl.interfaces import KeepsStatistics, Parameters, Queue, Reducer, Service, Shards
 from ddrl.learners.data_parallel import PIECE_COLUMNS, AnyBatch, ColumnParallel, Kept
+from ddrl.learners.dropping import Dropping
 from ddrl.learners.normalisation import Normalisation, RewardClipping
 from ddrl.learners.optimizers import AdamConfig, RMSPropConfig, check_finite
 from ddrl.learners.parameter_groups import GroupOptimizers, Groups, one_group
@@ -66,6 +67,7 @@ class Setting:
     num_trainers: int = 1  # that update one network at the same time
     parameter_shards: int | None = None  # that each apply one gradient at a time; None: all at once, without locks
     shards: Shards | None = None  # the shards, if they are in processes of their own
+    dropping: Dropping | None = None  # of gradients that come late; None: every step waits for all
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return a context in which networks compute in the run's precision."""
@@ -139,17 +141,35 @@ class GradientStep:
         """
         divisor = self.weights.divisor(valid_steps)
         weight = 1.0 / divisor if mean else 1.0
+        dropping = self._setting.dropping
+        late = dropping is not None and dropping.is_over()
+        if late:
+            batch, kept = batch.columns(0, 0), None  # so that the sums have the same parts
 
         def part_loss(network: nn.Module, part: AnyBatch, *known: Any) -> tuple[Tensor, Metrics]:
             with self._setting.autocast():
                 return loss(network, part, weight, *known)
 
         metrics = self._gradients.backward(part_loss, batch, kept)
+        if dropping is not None:
+            metrics = self._drop(metrics, dropping.arrive(), self.weights.share(valid_steps, divisor))
         self._setting.reducer.sum_([p.grad for p in self._parameters if p.grad is not None])
         metrics = {name: self.weights.mean(value, divisor) for name, value in metrics.items()}
+        if dropping is not None:
+            metrics["late_gradients"] = self.weights.total(float(late))
         metrics |= self._optimizers.clip()
         check_finite(metrics, where=where)
         return metrics | self._optimizers.step(env_frames, rate_factor)
+
+    def _drop(self, metrics: Metrics, counts: bool, share: float) -> Metrics:
+        """Scale gradient and metrics such that they are means over those that count; 0 where this one does not.
+
+        `share` is the weight of this learner's part among those of all.
+        """
+        counted = self.weights.total(share if counts else 0.0)
+        factor = 1.0 / counted if counts else 0.0
+        torch._foreach_mul_([p.grad for p in self._parameters if p.grad is not None], factor)
+        return {name: value * factor for name, value in metrics.items()}
 
 
 class LearnerCore(Generic[Network]):

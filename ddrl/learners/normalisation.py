@@ -76,9 +76,8 @@ class Normalisation:
             sources = list(zip(fresh.actor[columns].tolist(), fresh.env[columns].tolist(), strict=True))
             running = torch.stack([self._returns.get(source, zero) for source in sources]).numpy()
             rewards = clipped_rewards(all_rewards[:, columns], self._reward_clipping).numpy()
-            kept = np.where(
-                fresh.valid[:, columns].cpu().numpy(), self._discount, 1.0
-            )  # nothing happens where it is dead
+            lives = fresh.valid[:, columns].cpu().numpy()
+            kept = np.where(lives, self._discount, 1.0)  # nothing happens on a dead step
             decays = kept * goes_on[:-1, columns]
             for t, reward in enumerate(rewards):  # in NumPy, whose operations on a few numbers cost less
                 rewards[t] = running = decays[t] * running + reward

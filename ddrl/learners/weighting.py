@@ -30,6 +30,10 @@ class Weights:
             return float(max(1, steps) * self._reducer.size)
         return float(max(1, int(self.total(float(steps)))))
 
+    def share(self, steps: int, divisor: float) -> float:
+        """Return the part of this learner's `steps` in a mean over all learners' steps; these parts add up to 1."""
+        return 1.0 / self._reducer.size if self.learners_alike else steps / divisor
+
     def mean(self, total: float, divisor: float) -> float:
         """Return the mean of which this learner has a `total` over its steps, and a `divisor` from above."""
         return self.total(total / divisor) if self.learners_alike else self.total(total) / divisor

@@ -12,13 +12,13 @@ from torch import nn
 from ddrl import algorithms
 from ddrl.actors.env_groups import GroupedEnvs, SteppingThread
 from ddrl.actors.policy import LocalInference, Policy, Sampler
-from ddrl.actors.preemption import Preemption, Store
+from ddrl.actors.preemption import Preemption
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.environments.base import registry
 from ddrl.environments.base.task_suites import common_spec
 from ddrl.environments.tools.named import NamedEnv, make_env, spec_of
 from ddrl.errors import UserError
-from ddrl.interfaces import Actor, Inference, Parameters, Queue, Replay, SharedParameters
+from ddrl.interfaces import Actor, Inference, Parameters, Queue, Replay, SharedParameters, SharedStore
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN
 from ddrl.system.seeding import numpy_generator, seed_for, torch_generator
 from ddrl.system.wait_clock import SteppingClock
@@ -51,7 +51,7 @@ class Link(Parameters, Queue, Protocol):
     def endpoint(self) -> Endpoint:
         """Return where the learner's inference service listens, with what workers need."""
 
-    def store(self) -> Store:
+    def store(self) -> SharedStore:
         """Return the store that all learners and actors of the run share."""
 
 
@@ -160,7 +160,7 @@ class Builder:
         inference: Inference | None = None,
         env: RemoteEnv | None = None,
         clock: SteppingClock | None = None,
-        store: Store | None = None,
+        store: SharedStore | None = None,
     ) -> UnrollCollector:
         """Make the collector of an actor, with environments and inference of its own unless others are given.
 
@@ -187,7 +187,7 @@ class Builder:
             preemption=self._preemption(store),
         )
 
-    def _preemption(self, store: Store | None) -> Preemption | None:
+    def _preemption(self, store: SharedStore | None) -> Preemption | None:
         rule, num_actors = self.config.topology.preemption, self.config.topology.num_actors
         if rule is None or store is None:
             return None

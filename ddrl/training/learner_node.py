@@ -17,8 +17,9 @@ from ddrl.coordinator.shared_parameters import AnyParameters, LiveParameters
 from ddrl.coordinator.traffic import Traffic
 from ddrl.errors import UserError
 from ddrl.inference.central import BatchRule, CentralInference
-from ddrl.interfaces import ActingNetwork, Actor, Reducer, Replay, Service, Shards
+from ddrl.interfaces import ActingNetwork, Actor, Reducer, Replay, Service, Shards, SharedStore
 from ddrl.learners.core import Setting
+from ddrl.learners.dropping import Dropping
 from ddrl.replay.prefetch import Prefetch
 from ddrl.replay.prioritized import PrioritizedReplay
 from ddrl.replay.queue import UnrollQueue
@@ -85,11 +86,13 @@ class LearnerNode:
         lent_memory: bool = False,
         distant_replay: DistantReplay | None = None,
         shards: Shards | None = None,
+        store: SharedStore | None = None,
     ) -> None:
         """Build the learner with its network's initial parameters.
 
         Args:
             lent_memory: whether unrolls lie in memory that their sender takes back.
+            store: shared by several learners.
             distant_replay, shards: the replay, or the shards of a parameter server, in processes of their own.
         """
         config, topology, hyperparameters = builder.config, builder.config.topology, builder.config.hyperparameters
@@ -130,6 +133,9 @@ class LearnerNode:
                 shards=shards,
                 generator=numpy_generator(config.seed, "replay", reducer.rank),
                 reducer=reducer,
+                dropping=Dropping(store, topology.required_gradients, reducer.size)
+                if topology.required_gradients and store
+                else None,
             ),
         )
 

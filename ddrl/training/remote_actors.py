@@ -8,13 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ddrl.actors.preemption import Store
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.inference.endpoint import Endpoint
 from ddrl.inference.remote_env import RemoteEnv
 from ddrl.inference.service import InferenceService
 from ddrl.inference.worker_pool import LocalWorkers
-from ddrl.interfaces import Service
+from ddrl.interfaces import Service, SharedStore
 from ddrl.training.builder import Generation, group_role
 from ddrl.training.learner_node import LearnerNode
 
@@ -32,7 +31,7 @@ class RemoteActors:
         resumes: Callable[[], int],
         note: Callable[[str], None],
         restarted: Callable[[], None],
-        store: Store | None,
+        store: SharedStore | None,
     ) -> None:
         """`endpoint` None: the run has workers of its own; `restarted` is called when one of them is replaced.
 

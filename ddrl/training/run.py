@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from ddrl.actors.preemption import Store
 from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.coordinator.program import NamedActor, Program, Runtime, Steps
 from ddrl.errors import UserError
 from ddrl.inference.endpoint import Endpoint
-from ddrl.interfaces import Actor, Reducer, Shards
+from ddrl.interfaces import Actor, Reducer, Shards, SharedStore
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system import processor
 from ddrl.system.seeding import generator_state, set_generator_state
@@ -54,7 +53,7 @@ class Run:
         shards: Shards | None = None,
         identity: str | None = None,
         forward: EpisodeSink | None = None,
-        store: Store | None = None,
+        store: SharedStore | None = None,
     ) -> None:
         """Build the learner and its actors; nothing is trained yet.
 
@@ -134,6 +133,7 @@ class Run:
             lent_memory=self._remote_actors,
             distant_replay=self._distant_replay,
             shards=self._shards,
+            store=self._store,
         )
         self.params, self.queue, self.learner = self.node.params, self.node.queue, self.node.learner
         self.remote: RemoteActors | None = None

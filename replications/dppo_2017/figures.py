@@ -22,11 +22,10 @@ WORKER_LABELS = {
     "thirty_two_workers": "32 workers",
     "sixty_four_workers": "64 workers",
 }
-WORKER_STYLES: dict[str, Style] = {"one_worker": (VERMILLION, DASHES[1])} | panels.in_order(list(WORKER_LABELS)[1:])
-TEST_COURSES = {"curriculum": "tested on tall hurdles", "curriculum_easy": "tested on low hurdles"}
+TEST_COURSES = {"curriculum": "Tested on tall hurdles", "curriculum_easy": "Tested on low hurdles"}
 """Experiment -> the title of its panel."""
 COURSE_STYLES: dict[str, Style] = {"curriculum": (BLUE, "-"), "stationary": (VERMILLION, DASHES[1])}
-CHANGES = {"robustness_friction": "slippery ground", "robustness_incline": "a slope upwards"}
+CHANGES = {"robustness_friction": "Slippery ground", "robustness_incline": "A slope upwards"}
 """Experiment -> the title of its panel."""
 SCHOOLS = {"hurdles": "trained with hurdles", "flat": "trained on flat ground"}
 SCHOOL_COLOURS = {"hurdles": BLUE, "flat": VERMILLION}
@@ -41,22 +40,23 @@ def workers(curves: pd.DataFrame, wall_clock: pd.DataFrame, runs: pd.DataFrame) 
         return panels.nothing()
     tasks, origins = sorted(set(own["environment"])), panels.origins_of(own)
     labels = {name: text for name, text in WORKER_LABELS.items() if name in set(own["variant"])}
+    styles = panels.in_order(list(labels))
     canvas = plots.new_figure("full", 1.1 + 1.9 * len(tasks) + 0.22 * len(labels))
     heights = [*[1.9] * len(tasks), 0.5 + 0.22 * len(labels)]
     grid = canvas.add_gridspec(len(tasks) + 1, 2, height_ratios=heights)
     for row, task in enumerate(tasks):
-        axes = [canvas.add_subplot(grid[row, column]) for column in range(2)]
-        _frames_and_time(axes, [table[table["environment"] == task] for table in (learned, timed)], WORKER_STYLES)
+        pair = [canvas.add_subplot(grid[row, column]) for column in range(2)]
+        _frames_and_time(pair, [table[table["environment"] == task] for table in (learned, timed)], styles)
     for column, task in enumerate(tasks):
         axes = canvas.add_subplot(grid[len(tasks), column])
         part = own[own["environment"] == task]
         speeds = panels.by_variant(part, "training_speed")
-        panels.rows(axes, speeds, labels, origins, colours={name: WORKER_STYLES[name][0] for name in labels})
+        panels.rows(axes, speeds, labels, origins, colours={name: styles[name][0] for name in labels})
         axes.set_title(part["env_label"].iloc[0])
         axes.set_xlabel("frames per second of training")
         _from_zero(axes)
         axes.tick_params(labelleft=column == 0)
-    plots.legend_above(canvas, plots.variant_handles(learned, WORKER_STYLES, labels))
+    plots.legend_above(canvas, plots.variant_handles(learned, styles, labels))
     return canvas
 
 

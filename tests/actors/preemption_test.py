@@ -58,7 +58,7 @@ def joined(unrolls: list[Unroll], ends: list[int], name: str) -> torch.Tensor:
 
 
 @every_kind
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_wherever_unrolls_end_they_hold_the_same_steps_in_all(kind: str, data: Any) -> None:
     ends, whole = ends_of(data), [LENGTH] * (STEPS // LENGTH)
@@ -113,7 +113,7 @@ class Statistics:
 
 
 @every_kind
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_running_returns_go_on_behind_a_preempted_unroll(kind: str, data: Any) -> None:
     ends, whole = ends_of(data), [LENGTH] * (STEPS // LENGTH)

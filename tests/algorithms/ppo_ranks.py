@@ -92,7 +92,7 @@ def rows_of(minibatch: Samples | Columns) -> torch.Tensor:
     return minibatch.unroll.reward.T if isinstance(minibatch, Columns) else minibatch.observation
 
 
-def make(case: str, reducer: Reducer, run_seed: int) -> Side:
+def make(case: str, reducer: Reducer, run_seed: int, dropping: Any = None) -> Side:
     """Everything from `run_seed`."""
     spec, keys = CASES[case]
     config = ppo.Config(**{"unroll_length": LENGTH, "batch_size": COLUMNS, "num_epochs": 2} | keys)
@@ -107,6 +107,7 @@ def make(case: str, reducer: Reducer, run_seed: int) -> Side:
         num_threads=2,
         generator=numpy_generator(run_seed, "replay", reducer.rank),
         reducer=reducer,
+        dropping=dropping,
     )
     return Side(ppo.Learner(config, network, params, queue, setting), network, queue, params)
 

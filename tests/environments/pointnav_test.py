@@ -111,6 +111,16 @@ def test_a_detour_lowers_spl_and_turns_do_not(reward: str, paid: float) -> None:
     assert step.terminated[0] and not step.truncated[0]
 
 
+def test_spl_counts_the_moves_of_its_own_episode() -> None:
+    env, ends = made(reward="metric"), 0
+    env.reset()
+    for _ in range(100):
+        step = env.step(towards_the_goal(env))
+        assert step.reward[step.terminated] == pytest.approx(1.0)
+        ends += int(step.terminated.sum())
+    assert ends > 16
+
+
 def test_a_stop_elsewhere_ends_the_episode_and_pays_nothing() -> None:
     for reward, paid in (("spl", -0.01), ("success", -0.01), ("metric", 0.0)):
         env = made(reward=reward)
@@ -238,6 +248,16 @@ def test_a_state_continues_with_the_same_bits_wherever_it_was_taken(task: str) -
             assert same(env.step(row), fresh.step(row))
         assert np.array_equal(env.picture(), fresh.picture())
     assert moments["dead step next"] > 2 and moments["within"] > 2
+
+
+def test_an_environment_that_has_played_on_goes_back_to_an_earlier_state() -> None:
+    env = made(num_envs=4)
+    env.reset()
+    state, stops = env.state_dict(), np.full(4, STOP)
+    expected = [env.step(stops) for _ in range(100)]
+    for _ in range(2):
+        env.load_state_dict(state)
+        assert all(same(env.step(stops), step) for step in expected)
 
 
 def test_a_state_taken_before_the_first_reset_can_be_loaded() -> None:

@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutation.d4pg_mutants import D4PG
+from tests.mutation.learners_mutants import SEVERAL
 from tests.mutation.more_mutants import OWN
 from tests.mutation.mutants import AUDITED, Mutant
 
-MUTANTS = AUDITED + OWN + D4PG
+MUTANTS = AUDITED + OWN + D4PG + SEVERAL
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 170.0

@@ -117,12 +117,11 @@ GROUPS = (
         """                if t:
                     self._finish(group, arrays, t - 1)
                 self._begin(group, arrays, t)
-        for group in groups:
-            self._finish(group, arrays, length - 1)
+        for group in self._groups:
+            self._finish(group, arrays, steps - 1)
 """,
         """                self._begin(group, arrays, t)
                 self._finish(group, arrays, t)
-        for group in groups:
 """,
         "tests/actors/env_groups_test.py::test_one_group_steps_while_another_one_waits_for_its_actions",
     ),
@@ -512,8 +511,8 @@ LEARNERS = (
         "running_returns_never_begin_anew",
         "the scale of rewards is of returns over many episodes",
         "ddrl/learners/normalisation.py",
-        "decays = self._discount * goes_on[:, columns]",
-        "decays = self._discount + 0.0 * goes_on[:, columns]",
+        "decays = kept * goes_on[:-1, columns]",
+        "decays = kept + 0.0 * goes_on[:-1, columns]",
         "tests/learners/normalisation_test.py",
     ),
     mutant(

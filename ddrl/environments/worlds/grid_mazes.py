@@ -19,8 +19,8 @@ from ddrl.types import Array
 
 OPENED = 0.25
 """Share of the tree's remaining walls that are opened."""
-MARGIN = 6
-"""Cells of wall around the largest maze."""
+MARGIN = 5
+"""Cells of wall around the largest maze, for views of 6 cells ahead: an agent is 1 cell inside the rim."""
 WALL = -1
 """What stands for a wall where free cells have a distance."""
 _UNREACHED = -2

@@ -98,6 +98,9 @@ class Topology:
     num_learners: PositiveInt = 1
     """Learners (runtime ray) that each take their share of every batch and add up gradients; each has a queue of its
     own, filled by its share of the actors. With a GPU each (device cuda) they use NCCL, else gloo."""
+    required_gradients: PositiveInt | None = None
+    """Several learners: gradients that a step takes; those that come later are dropped (Heess et al. 2017). Fewer than
+    `num_learners`; null: all."""
     preemption: Preemption | None = None
     """Several learners with schedule synchronous: end the unrolls of the slowest actors early. What is left of such an
     unroll is dead (not learned from), and its episodes go on in the next one. null: all unrolls are whole."""

@@ -106,6 +106,8 @@ def _check_replay(config: RunConfig) -> None:
 def _check_learners(config: RunConfig) -> None:
     learners, runtime = config.topology.num_learners, config.topology.runtime
     if learners == 1:
+        if config.topology.required_gradients is not None:
+            raise _refused("required_gradients", "needs several learners", config.topology.required_gradients)
         return
     if runtime != "ray":
         rule = "may exceed 1 only with 'topology.runtime: ray'"
@@ -115,6 +117,9 @@ def _check_learners(config: RunConfig) -> None:
         "hyperparameters.batch_size": config.hyperparameters.batch_size,
         "the fresh columns of a batch": config.hyperparameters.fresh_columns,
     }
+    required = config.topology.required_gradients
+    if required is not None and required >= learners:
+        raise _refused("required_gradients", f"must be null or 1 to {learners - 1}, fewer than num_learners", required)
     for name, number in shared.items():
         if number % learners:
             raise _refused("num_learners", f"must divide {name}", f"{learners} and {number}")

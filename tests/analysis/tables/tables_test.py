@@ -370,11 +370,13 @@ def run_data(frames: list[int], values: list[float], seed: int) -> RunData:
 
 
 def test_evaluations_of_runs_that_were_evaluated_while_they_trained_are_a_table_and_no_others(tmp_path: Path) -> None:
-    planned = [write_periodic(run, tmp_path, often=run.seed == 1) for run in smoke(experiments=["off_policy_correction"])]
+    planned = [
+        write_periodic(run, tmp_path, often=run.seed == 11) for run in smoke(experiments=["off_policy_correction"])
+    ]
     found = build(ROOT / PAPER, "smoke", planned, tmp_path).tables["evaluations"]
-    assert set(found["seed"]) == {1}
+    assert set(found["seed"]) == {11}
     one = found[found["variant"] == "v_trace"]
-    assert list(one["env_frames"])[0] == 1000
+    assert one["env_frames"].min() == 1000
     assert one["evaluation_return"].iloc[0] == pytest.approx(2.0, abs=1.0)  # the mean of 1 and 3, and half way on
 
 

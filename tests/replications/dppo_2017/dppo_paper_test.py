@@ -45,15 +45,15 @@ AS_THE_PAPER_SAYS: Planted = {
     "workers": {name: (600.0, 1000.0 * 1.8**place) for place, name in enumerate(WORKERS)},
     "a3c": {"dppo": (600.0, 2000.0), "a3c": (100.0, 1000.0)},
     "two_stream": {"two_stream": (600.0, 1000.0), "one_network": (300.0, 1000.0)},
-    **dict.fromkeys(TEST_COURSES, {"curriculum": (600.0, 1000.0), "stationary": (300.0, 1000.0)}),
-    **dict.fromkeys(CHANGES, {"hurdles": (400.0, 1000.0), "flat": (200.0, 1000.0)}),
+    **{name: {"curriculum": (600.0, 1000.0), "stationary": (300.0, 1000.0)} for name in TEST_COURSES},
+    **{name: {"hurdles": (400.0, 1000.0), "flat": (200.0, 1000.0)} for name in CHANGES},
 }
 THE_OTHER_WAY_ROUND: Planted = {
     "workers": {name: (600.0 / 1.8**place, 1000.0 / 1.3**place) for place, name in enumerate(WORKERS)},
     "a3c": {"dppo": (100.0, 1000.0), "a3c": (600.0, 2000.0)},
     "two_stream": {"two_stream": (300.0, 1000.0), "one_network": (600.0, 1000.0)},
-    **dict.fromkeys(TEST_COURSES, {"curriculum": (300.0, 1000.0), "stationary": (600.0, 1000.0)}),
-    **dict.fromkeys(CHANGES, {"hurdles": (200.0, 1000.0), "flat": (400.0, 1000.0)}),
+    **{name: {"curriculum": (300.0, 1000.0), "stationary": (600.0, 1000.0)} for name in TEST_COURSES},
+    **{name: {"hurdles": (200.0, 1000.0), "flat": (400.0, 1000.0)} for name in CHANGES},
 }
 
 
@@ -163,8 +163,8 @@ def test_any_number_of_workers_has_the_same_environments_and_batches(scale: str,
 
 def test_variants_differ_in_what_is_compared_alone() -> None:
     differs = {
-        **dict.fromkeys(TEST_COURSES, {"environment.curriculum"}),
-        **dict.fromkeys(CHANGES, {"environment.obstacles"}),
+        **{name: {"environment.curriculum"} for name in TEST_COURSES},
+        **{name: {"environment.obstacles"} for name in CHANGES},
         "two_stream": {"hyperparameters.network"},
     }
     for name, keys in differs.items():

@@ -187,6 +187,15 @@ def test_unrolls_end_early_and_two_learners_reach_the_budget(
     assert 0.2 < collected < 0.88, "toy/catch has a dead step in ten, so a whole unroll has 0.9"
 
 
+def test_late_gradients_are_dropped_and_two_learners_reach_the_budget(tmp_path: Path, holder: psutil.Process) -> None:
+    topology = PREEMPTED | {"required_gradients": 1}
+    assert train(config(topology=topology, **EVERY_UPDATE), tmp_path, quiet=True) == "budget_reached"
+    table = curves(tmp_path)
+    late = table[table.metric == "late_gradients"].value
+    assert len(late) > 10
+    assert late.between(0, 1).all()
+
+
 def test_an_environment_that_raises_ends_the_run_with_its_traceback_actor_and_seed(
     tmp_path: Path, holder: psutil.Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

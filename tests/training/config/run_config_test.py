@@ -109,6 +109,11 @@ def test_another_optimizer_takes_nothing_of_the_algorithms_own() -> None:
             ["topology.preemption.threshold", "less than or equal to 1"],
         ),
         ({"topology": {"preemption": {"least_fraction": 0}}}, ["preemption.least_fraction", "greater than 0"]),
+        ({"topology": {"required_gradients": 1}}, ["topology.required_gradients", "several learners", "got 1"]),
+        (
+            {"topology": {"runtime": "ray", "num_learners": 2, "required_gradients": 2}},
+            ["topology.required_gradients", "1 to 1", "got 2"],
+        ),
         ({"topology": {"env_groups": 2}}, ["topology.env_groups", "inference: central", "got 2 with local"]),
         (
             {"topology": {"env_groups": 3, "inference": "central", "envs_per_actor": 4, "queue_capacity": 8}},
