@@ -98,7 +98,7 @@ def _thresholds(axes: Axes, predictions: pd.DataFrame) -> None:
         share = line["speed_up"] / equal[count]
         axes.plot(line["threshold"], share, color=colour, lw=1.2, marker="o", ms=2.5)
         place, offset = (line["threshold"].iloc[0], share.iloc[0]), -10 if count == max(swept) else 5
-        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6.5, "color": colour}
+        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6.5, "color": INK}
         axes.annotate(f"{count} workers", place, (0, offset), **style)
     axes.axvspan(0.6, 0.8, color=plots.FAINT, alpha=0.6, lw=0, zorder=0)
     axes.text(0.7, 0.04, "the paper's range", ha="center", fontsize=6.5, color=INK)
