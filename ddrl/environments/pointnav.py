@@ -11,6 +11,7 @@ and the metric SPL. What is not: scenes, images and motion. Here these are drawn
 - The reward of a step is by how many moves the goal came nearer, less `STEP_COST`. A stop on the goal's cell pays
   `SUCCESS_REWARD` times SPL (`reward: spl`), or without the factor (`success`). With `metric` there is nothing but SPL.
 - SPL (Anderson et al. 2018) of a success is shortest / max(shortest, moved), in moves; of any other end it is 0.
+- A step costs the same in all mazes. `step_ms` and `step_spread` add time alone (`scene_pace`), and change no result.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ddrl.environments.base.contract import accepted_actions, check_state, first
 from ddrl.environments.tools.camera import CELLS_PER_SECOND, Camera, twin_camera
 from ddrl.environments.worlds import egocentric_view, grid_mazes
 from ddrl.environments.worlds.grid_mazes import MARGIN, WALL, Mazes
+from ddrl.environments.worlds.scene_pace import ScenePace
 from ddrl.system.seeding import mixed, seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
@@ -43,6 +45,8 @@ _OPTIONS = {
     "max_steps": Option(500, 1, 100_000),
     "sensors": Option("depth", choices=("depth", "blind")),
     "reward": Option("spl", choices=("spl", "success", "metric")),
+    "step_ms": Option(0.0, 0.0, 1000.0),
+    "step_spread": Option(0.0, 0.0, 2.0),
 }
 OPTIONS = dict.fromkeys(TASKS, _OPTIONS)
 EXAMPLES: dict[str, dict[str, Any]] = {task: {"max_steps": 20} for task in TASKS}
@@ -53,8 +57,8 @@ _MOST_AHEAD, _MOST_MAZES = 16, 1024
 _CELL_PIXELS = 16
 
 
-def spec(task: str, max_steps: int, sensors: str, reward: str) -> EnvSpec:
-    """Return the spec of one task: flat float32 observations."""
+def spec(task: str, max_steps: int, sensors: str, reward: str, **pace: float) -> EnvSpec:
+    """Return the spec of one task: flat float32 observations. `pace`, the options of time, is no part of a protocol."""
     smallest, largest = SIDES[task]
     return EnvSpec(
         name=f"pointnav/{task}",
@@ -92,8 +96,20 @@ ADAPTER = Adapter(
 class PointNavEnvs:
     """B agents, each in a maze of its own, as a `ddrl.types.VectorEnv`."""
 
-    def __init__(self, task: str, num_envs: int, seed: int, *, max_steps: int, sensors: str, reward: str) -> None:
+    def __init__(
+        self,
+        task: str,
+        num_envs: int,
+        seed: int,
+        *,
+        max_steps: int,
+        sensors: str,
+        reward: str,
+        step_ms: float,
+        step_spread: float,
+    ) -> None:
         self.spec = spec(task, max_steps, sensors, reward)
+        self._pace = ScenePace(seed, step_ms, step_spread)
         self.num_envs = num_envs
         self._seed, self._sides = seed, SIDES[task]
         self._max_steps, self._sees, self._reward = max_steps, sensors == "depth", reward
@@ -124,6 +140,7 @@ class PointNavEnvs:
         actions = accepted_actions(actions, self.spec, self.num_envs)
         if self._episode[0] < 0:
             raise RuntimeError("step was called before reset")
+        self._pace.wait()
         dead, before = self._ended, self._moves_left(self._place)
         following = self._place + self._ahead[self._heading]
         moves = (actions == FORWARD) & (self._moves_left(following) != WALL)

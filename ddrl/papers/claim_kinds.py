@@ -18,6 +18,8 @@ EQUAL_TIME = "return_at_equal_time"
 """The training return at the moment, in seconds of training, when the fastest run of the comparison ended."""
 EVALUATED = "mean_evaluation_return"
 """The return of the evaluations that a run made while it trained, averaged over env_frames."""
+EARLY = "share_of_final_return"
+"""The return of the evaluations after a `part` of env_frames, divided by the final return; of positive returns only."""
 RETURN_METRICS = ("final_return", "mean_return", EVALUATED, EQUAL_TIME)
 """Metrics in the task's own unit: returns of several tasks are only averaged on a common scale."""
 FINAL_METRICS = ("final_return", "mean_return", "human_normalised_score", EVALUATED, *SUITE_METRICS)
@@ -62,11 +64,10 @@ FROM_NONE = ("ordering", "monotone", "diminishing", "interaction", "stability", 
 MARGIN = 0.1
 """How far below a printed number a threshold lies, as a part of it: the margin that cells have as well."""
 _SCORES = FINAL_METRICS[:3]
+_COMPARED = (*_SCORES, EVALUATED, *SUITE_METRICS, "frames_per_second", EQUAL_TIME, *EFFICIENCY_METRICS)
 KIND_METRICS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("ordering", "ratio", "at_least", "monotone", "no_worse", "alike", "diminishing"),
-        (*_SCORES, EVALUATED, *SUITE_METRICS, "frames_per_second", EQUAL_TIME, *EFFICIENCY_METRICS),
-    ),
+    **dict.fromkeys(("ordering", "ratio", "monotone", "no_worse", "alike", "diminishing"), _COMPARED),
+    "at_least": (*_COMPARED, EARLY),
     "interaction": UNIT_METRICS,
     "up_to": UNIT_METRICS,
     "stability": _SCORES,
@@ -76,7 +77,7 @@ KIND_METRICS: Mapping[str, tuple[str, ...]] = {
 _KIND_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ordering": (("better", "worse"), ("smallest_effect",)),
     "ratio": (("better", "worse", "threshold"), ()),
-    "at_least": (("variants", "threshold"), ("threshold_from",)),
+    "at_least": (("variants", "threshold"), ("threshold_from", "part")),
     "monotone": (("variants",), ("smallest_effect",)),
     "no_worse": (("variants", "than", "margin"), ()),
     "alike": (("variants", "than", "margin"), ()),
@@ -139,6 +140,8 @@ def _check_what_counts(test: Mapping[str, Any], where: str) -> None:
         raise UserError(f"{where}: key 'smallest_effect' is not read beside a margin, a factor or a threshold")
     if test["metric"] in TIMED_METRICS and "gpu" not in test.get("needs", {}):
         raise UserError(f"{where}: key 'needs.gpu' is missing; true if the paper measured this with an accelerator")
+    if (test["metric"] == EARLY) != ("part" in test):
+        raise UserError(f"{where}: key 'part' belongs to metric {EARLY}: the part of env_frames, and to no other")
     if test["kind"] == "at_least" and test["metric"] in RETURN_METRICS and len(test.get("environments", ())) != 1:
         raise UserError(f"{where}: key 'environments' must name one task; a return to reach has the unit of one")
 

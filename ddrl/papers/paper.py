@@ -155,6 +155,8 @@ class Claim:
     """The place of the return to reach, on a task without milestone: 0 is random play, 1 the reference score."""
     threshold_from: str = ""
     """Source of a threshold that the paper does not print (at_least)."""
+    part: float | None = None
+    """The part of env_frames after which `share_of_final_return` is looked at (at_least)."""
 
     @property
     def named_variants(self) -> tuple[str, ...]:

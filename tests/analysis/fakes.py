@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from ddrl.analysis.__main__ import main
 from ddrl.analysis.runs.problems import gather
 from ddrl.analysis.tables.build import read
+from ddrl.analysis.tables.derived import derive
 from ddrl.analysis.tables.scores import scores
 from ddrl.analysis.verdicts.claims import claims
 from ddrl.papers.experiments import Experiment
@@ -139,11 +140,14 @@ def assert_figures_are_drawn(paper: Paper, results: Path) -> None:
     """Every figure of the paper, with the runs of scale smoke and the reference runs that are there, and with none."""
     replications = str(paper.directory.parent)
     assert main(["aggregate", "--paper", paper.key, "--results", str(results), "--replications", replications]) == 0
+    tables = results / "smoke" / paper.key / "tables"
+    for table in paper.derived:
+        derive(paper.directory, table, tables, tables)
     for figure in paper.figures:
         draw = own_function(paper.directory, "figures.py", figure.name)
-        tables = read(results / "smoke" / paper.key / "tables", figure.tables)
+        given = read(tables, figure.tables)
         for rows in (None, 0):
-            canvas = draw(**{name: table.iloc[:rows] for name, table in tables.items()})
+            canvas = draw(**{name: table.iloc[:rows] for name, table in given.items()})
             FigureCanvasAgg(canvas).draw()
             drawn = sum(len(axes.lines) + len(axes.collections) for axes in canvas.axes)
             assert bool(drawn) == (rows is None), figure.name

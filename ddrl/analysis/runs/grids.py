@@ -122,6 +122,17 @@ def mean_over_frames(run: RunData, metric: str) -> float:
     return float(np.trapezoid(values, frames) / (frames[-1] - frames[0]))
 
 
+def share_of_final(run: RunData, part: float) -> float:
+    """Return the evaluation return after a part of the run's frames, as a share of the final return.
+
+    Evaluations are joined by straight lines. NaN if the first one came later, or the final return is not above 0.
+    """
+    frames, values = in_order(*run.points("evaluation_return"), largest=False)
+    if not len(frames) or frames[0] > part * frames[-1] or not values[-1] > 0:
+        return math.nan
+    return float(np.interp(part * frames[-1], frames, values) / values[-1])
+
+
 def in_order(x: Values, y: Values, *, largest: bool) -> tuple[Values, Values]:
     """Return ascending places, each once, with the mean (or the largest) of its values."""
     order = np.argsort(x, kind="stable")

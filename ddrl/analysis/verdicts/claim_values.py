@@ -15,7 +15,7 @@ import pandas as pd
 
 from ddrl.analysis.runs.efficiency import efficiency
 from ddrl.analysis.runs.flags import flatten
-from ddrl.analysis.runs.grids import mean_over_frames
+from ddrl.analysis.runs.grids import mean_over_frames, share_of_final
 from ddrl.analysis.runs.milestones import reached, restricted
 from ddrl.analysis.runs.run_data import LAST_PART, RunData, training_returns, training_speed
 from ddrl.analysis.runs.suite_scores import score_times
@@ -23,6 +23,7 @@ from ddrl.analysis.statistics.score_error import at_least
 from ddrl.analysis.verdicts.cell_values import SCORE, score_errors, suite_errors, suite_values
 from ddrl.analysis.verdicts.preconditions import taken
 from ddrl.papers.claim_kinds import (
+    EARLY,
     EFFICIENCY_METRICS,
     EQUAL_TIME,
     EVALUATED,
@@ -79,6 +80,9 @@ def observations(
     if metric == EVALUATED:
         own = taken(used, runs)
         return _with_facts(used, own, [{"value": mean_over_frames(run, "evaluation_return")} for run in own])
+    if metric == EARLY:
+        own = taken(used, runs)
+        return _with_facts(used, own, [{"value": share_of_final(run, claim.part or 0.0)} for run in own])
     if metric == "frames_per_second":
         return _with_facts(used, runs, [{"value": training_speed(run)} for run in runs])
     if metric in EFFICIENCY_METRICS:

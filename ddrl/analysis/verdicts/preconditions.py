@@ -23,7 +23,7 @@ from ddrl.analysis.runs.run_data import RunData, clock_of, gpu_of, machine_of, m
 from ddrl.analysis.statistics import claim_tests
 from ddrl.analysis.statistics.claim_tests import MIN_SETTINGS
 from ddrl.analysis.statistics.significance import EQUAL_BUDGET
-from ddrl.papers.claim_kinds import RETURN_METRICS, SUITE_METRICS, TIMED_METRICS, divides
+from ddrl.papers.claim_kinds import EARLY, RETURN_METRICS, SUITE_METRICS, TIMED_METRICS, divides
 from ddrl.papers.paper import Claim
 
 MIN_SEEDS = 3
@@ -220,6 +220,8 @@ def _unusable_values(claim: Claim, observed: pd.DataFrame, task_scales: pd.DataF
             return "a task has no return to reach"
         if claim.metric in TIMED_METRICS:
             return "a run has recorded no return"
+        if claim.metric == EARLY:
+            return "a run ended with no return above 0, or was not evaluated early enough while it trained"
         return f"a task has no random {'score' if claim.metric in RETURN_METRICS else 'and human score'}"
     means = observed.groupby(["comparison", "environment", "variant"])["value"].mean()
     return "a ratio needs positive means" if divides(claim.kind, claim.metric) and (means <= 0).any() else ""

@@ -10,8 +10,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
 import numpy as np
+import yaml
 
 from ddrl.environments.base import finite, registry
 from ddrl.errors import UserError
@@ -25,8 +27,8 @@ MODULE = "ddrl.environments.tools.random_play"
 _NUM_ENVS = 10
 
 
-def random_returns(name: str, episodes: int, seed: int) -> Array:
-    """Return the raw returns [n] of at least `episodes` episodes, n a multiple of ten.
+def random_returns(name: str, episodes: int, seed: int, **options: Any) -> Array:
+    """Return the raw returns [n] of at least `episodes` episodes, n a multiple of ten; `options` of the environment.
 
     Each of ten environments plays the same number of them: the first episodes to end would be short ones.
     Raise UserError for an unknown name, and for numbers that `ddrl.environments.base.finite` refuses.
@@ -35,7 +37,7 @@ def random_returns(name: str, episodes: int, seed: int) -> Array:
     generator = numpy_generator(seed, "random-play")
     returns, total = np.zeros((rounds, _NUM_ENVS)), np.zeros(_NUM_ENVS)
     done = np.zeros(_NUM_ENVS, dtype=np.int64)
-    with closing(registry.make(name, _NUM_ENVS, seed_for(seed, "random-play-environment"))) as env:
+    with closing(registry.make(name, _NUM_ENVS, seed_for(seed, "random-play-environment"), **options)) as env:
         env.reset()
         while done.min() < rounds:
             if env.spec.action_size:
@@ -53,9 +55,10 @@ def random_returns(name: str, episodes: int, seed: int) -> Array:
     return returns.reshape(-1)
 
 
-def row(name: str, episodes: int, seed: int) -> dict[str, str]:
+def row(name: str, episodes: int, seed: int, **options: Any) -> dict[str, str]:
     """Return one row of a file of reference scores, without a human score."""
-    returns = random_returns(name, episodes, seed)
+    returns = random_returns(name, episodes, seed, **options)
+    given = "".join(f" --set {key}={value}" for key, value in options.items())
     error = returns.std(ddof=1) / len(returns) ** 0.5
     return {
         "task": name.partition("/")[2],
@@ -63,8 +66,8 @@ def row(name: str, episodes: int, seed: int) -> dict[str, str]:
         "human": "",
         "made_by": "",
         "variant": "measured",
-        "source": f"measured: python -m {MODULE} {name} --episodes {len(returns)} --seed {seed}",
-        "notes": f"standard error {error:.2g}; {registry.spec_for(name).protocol}",
+        "source": f"measured: python -m {MODULE} {name} --episodes {len(returns)} --seed {seed}{given}",
+        "notes": f"standard error {error:.2g}; {registry.spec_for(name, **options).protocol}",
     }
 
 
@@ -74,13 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="+", metavar="prefix/task", help="or a suite: each of its tasks")
     parser.add_argument("--episodes", type=int, default=200, metavar="N", help="rounded up to a multiple of ten")
     parser.add_argument("--seed", type=int, default=0)
+    help_text = "an option of the environment, such as reward=metric; may be given several times"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=help_text)
     given = parser.parse_args(arguments)
+    options = {key: yaml.safe_load(value) for key, _, value in (one.partition("=") for one in given.set)}
     if given.episodes < 2:
         parser.error("--episodes must be at least 2")
 
     def command() -> None:
         tasks = [task for name in given.names for task in registry.tasks_of(name)]
-        write_rows(sys.stdout, COLUMNS, (row(task, given.episodes, given.seed) for task in tasks))
+        write_rows(sys.stdout, COLUMNS, (row(task, given.episodes, given.seed, **options) for task in tasks))
 
     return exit_code(command)
 

@@ -29,7 +29,7 @@ from ddrl.analysis.statistics.significance import no_difference_power, seeds_for
 from ddrl.analysis.verdicts.claim_examination import Known, evaluate
 from ddrl.analysis.verdicts.claim_values import setting_of
 from ddrl.analysis.verdicts.claims import COLUMNS, claims
-from ddrl.papers.claim_kinds import EQUAL_TIME, EVALUATED
+from ddrl.papers.claim_kinds import EARLY, EQUAL_TIME, EVALUATED
 from ddrl.papers.experiments import load_experiments
 from ddrl.papers.paper import Claim, Needs, load_paper
 
@@ -382,6 +382,29 @@ def test_evaluations_during_training_are_averaged_over_frames_whatever_the_train
     assert found["verdict"] == "supported"
     mean = 0.4 * (0.1 + 0.5) / 2 + 0.6 * (0.5 + 1.0) / 2
     assert found["effect"] == pytest.approx(0.5 * mean)
+
+
+@pytest.mark.parametrize(
+    ("early", "verdict"), [(0.95, "supported"), (0.5, "contradicted_here"), (math.nan, "inconclusive")]
+)
+def test_the_share_of_the_final_return_that_is_there_early_is_compared_with_a_number(
+    early: float, verdict: str
+) -> None:
+    """After a tenth of 1000 frames, halfway between evaluations at 50 and 150; the final return is 2."""
+    runs = []
+    for seed in range(5):
+        one = run_of("v_trace", seed, returns=[9.0] * 5)
+        at = np.array([50, 150, 1000] if early == early else [150, 1000])
+        value = np.array([early - 0.05, early + 0.05, 1.0] if early == early else [1.0, 1.0]) * 2.0
+        value[:-1] += 0.01 * seed
+        added = pd.DataFrame({"env_frames": at, "seconds": at / 100, "metric": "evaluation_return", "value": value})
+        runs.append(replace(one, curves=pd.concat([one.curves, added], ignore_index=True)))
+    wanted = claim(
+        kind="at_least", metric=EARLY, part=0.1, variants=("v_trace",), threshold=0.9, better=None, worse=(),
+        smallest_effect=0.0,
+    )  # fmt: skip
+    found = evaluate(wanted, CORRECTION, with_scores(runs), runs)
+    assert found["verdict"] == verdict, found["detail"]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,15 @@ def test_the_rows_have_the_columns_of_the_references_and_repeat(capsys: pytest.C
     assert catch["source"].endswith("random_play toy/catch --episodes 40 --seed 1")
 
 
+def test_options_of_the_environment_can_be_set_and_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["pointnav/small", "--episodes", "20", "--set", "reward=metric", "--set", "max_steps=30"]
+    assert random_play.main(command) == 0
+    (found,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert found["source"].endswith("--seed 0 --set reward=metric --set max_steps=30")
+    assert "metric;cap30" in found["notes"]
+    assert 0.0 <= float(found["random"]) < 0.1
+
+
 def test_an_unknown_name_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert random_play.main(["toy/catsh"]) == 2
     assert "did you mean 'catch'?" in capsys.readouterr().err
