@@ -13,13 +13,13 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
-import yaml
 
 from ddrl.environments.base import finite, registry
 from ddrl.errors import UserError
 from ddrl.system.csv_cells import write_rows
 from ddrl.system.exit_code import exit_code
 from ddrl.system.seeding import numpy_generator, seed_for
+from ddrl.system.text_files import parse_yaml
 from ddrl.types import Array
 
 COLUMNS = ("task", "random", "human", "made_by", "variant", "source", "notes")
@@ -80,11 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     help_text = "an option of the environment, such as reward=metric; may be given several times"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=help_text)
     given = parser.parse_args(arguments)
-    options = {key: yaml.safe_load(value) for key, _, value in (one.partition("=") for one in given.set)}
     if given.episodes < 2:
         parser.error("--episodes must be at least 2")
 
     def command() -> None:
+        options = {key: parse_yaml(value) for key, _, value in (one.partition("=") for one in given.set)}
         tasks = [task for name in given.names for task in registry.tasks_of(name)]
         write_rows(sys.stdout, COLUMNS, (row(task, given.episodes, given.seed, **options) for task in tasks))
 

@@ -130,7 +130,7 @@ class ProcessGroup:
         learners = self._of("learner")
         rank0 = learners[0]
         if len(learners) > 1:
-            (self._meeting,) = self._get([rank0.open_meeting.remote(self._plan.folder)])
+            self._meeting = self._get([rank0.open_meeting.remote(self._plan.folder)])[0]
         building = [learner.build.remote(self._meeting, rank0, self._beside) for learner in learners]
         self._get([*building, *(process.build.remote() for process in self._of("replay", SHARD))])
 

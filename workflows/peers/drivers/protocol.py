@@ -42,7 +42,13 @@ DESCRIBED = (
 """Keys of settings that the request's network and task say in full: layers, first weights, and what a step gives."""
 
 
-OURS_ALONE = {"value_epochs": None, "kl_excess_cost": 0.0, "max_kl": None, "feed_last_action_and_reward": False}
+OURS_ALONE = {
+    "value_epochs": None,
+    "kl_excess_cost": 0.0,
+    "max_kl": None,
+    "feed_last_action_and_reward": False,
+    "weighting": "samples",
+}
 """Keys of PPO that no library here has -> the values that leave them out."""
 
 LIVE = "its statistics take in each step at once"
