@@ -40,8 +40,9 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values`, a run's configuration, with what follows from its algorithm and its task.
 
     Hyperparameters of the algorithm for this kind of task are added, unless `hyperparameters.network` is another one
-    than theirs; schedule, actors and queue where `topology` leaves them out. Nothing that was given changes. What is
-    wrong stays as it is, for `parse_run_config` to refuse. Raise UserError where the environment cannot be made here.
+    than theirs, and those for a network with a memory, where it has one; schedule, actors and queue where `topology`
+    leaves them out. Nothing that was given changes. What is wrong stays as it is, for `parse_run_config` to refuse.
+    Raise UserError where the environment cannot be made here.
     """
     found, environment = dict(values), values.get("environment")
     named = isinstance(environment, Mapping) and isinstance(environment.get("name"), str)
@@ -51,13 +52,14 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     given, topology = found.get("hyperparameters") or {}, found.get("topology") or {}
     if not isinstance(given, Mapping) or not isinstance(topology, Mapping):
         return found
+    defaults = module.TASK_DEFAULTS.get("memory", {}) if any(given.get(key) for key in MEMORY_KEYS) else {}
     if "network" not in given or any(given["network"] == one.get("network") for one in module.TASK_DEFAULTS.values()):
         kind = kind_of(registry.spec_for(**dict(environment)))  # type: ignore[arg-type]
-        remembers = any(given.get(key) for key in MEMORY_KEYS)
-        of_memory = module.TASK_DEFAULTS.get("memory", {}) if remembers else {}
-        defaults = {**of_memory, **module.TASK_DEFAULTS.get(kind, {})}
-        if given.get("network") in (None, defaults.get("network")):
-            found["hyperparameters"] = _over(defaults, given)
+        of_task = module.TASK_DEFAULTS.get(kind, {})
+        if given.get("network") in (None, of_task.get("network")):
+            defaults = {**defaults, **of_task}
+    if defaults:
+        found["hyperparameters"] = _over(defaults, given)
     hyperparameters = hyperparameters_of(module, found.get("hyperparameters"))
     found["topology"] = _topology(topology, module.SYSTEM, hyperparameters)
     found["recording"] = _recording(found.get("recording"), found.get("env_frames"))

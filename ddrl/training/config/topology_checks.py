@@ -119,7 +119,9 @@ def _check_learners(config: RunConfig) -> None:
     }
     required = config.topology.required_gradients
     if required is not None and required >= learners:
-        raise _refused("required_gradients", f"must be null or 1 to {learners - 1}, fewer than num_learners", required)
+        raise _refused(
+            "required_gradients", f"must be null, or at least 1 and below num_learners: {learners}", required
+        )
     for name, number in shared.items():
         if number % learners:
             raise _refused("num_learners", f"must divide {name}", f"{learners} and {number}")
@@ -129,10 +131,16 @@ def _check_preemption(config: RunConfig) -> None:
     topology = config.topology
     if topology.preemption is None:
         return
-    if topology.schedule != "synchronous" or config.system.moves != "unrolls" or topology.num_learners == 1:
-        given = f"{topology.schedule} with num_learners: {topology.num_learners} and algorithm {config.algorithm}"
-        rule = "needs 'topology.schedule: synchronous', several learners and an algorithm that sends unrolls"
-        raise _refused("preemption", rule, given)
+    if config.system.moves != "unrolls" or config.system.store != "queue":
+        raise _refused("preemption", "needs an algorithm whose actors send unrolls to a queue", config.algorithm)
+    if topology.schedule != "synchronous":
+        raise _refused("preemption", "needs 'topology.schedule: synchronous'", topology.schedule)
+    if topology.num_learners == 1:
+        raise _refused("preemption", "needs several learners ('topology.num_learners')", 1)
+    threshold, actors = topology.preemption.threshold, topology.num_actors
+    if threshold < 1.0 and threshold * actors > actors - 1:
+        rule = f"would preempt nobody: {threshold:g} of {actors} actors are all of them; allowed: at most"
+        raise _refused("preemption.threshold", f"{rule} {(actors - 1) / actors:.4g}, or 1.0", threshold)
 
 
 def _check_inference(topology: Topology) -> None:

@@ -117,6 +117,14 @@ def test_a_memory_may_be_given_where_the_task_has_a_value_network_of_its_own(
         builder.network()
 
 
+@pytest.mark.parametrize("network", ["tanh_mlp", "mlp"])
+def test_a_memory_has_its_defaults_whichever_network_is_named(network: str) -> None:
+    unnamed = hyperparameters("ppo", "toy/catch", {"lstm_size": 8})
+    named = hyperparameters("ppo", "toy/catch", {"lstm_size": 8, "network": network})
+    for key in ("unroll_length", "batch_size", "num_minibatches", "separate_value_network"):
+        assert named[key] == unnamed[key]
+
+
 def test_a_key_given_of_the_optimizer_stands_beside_those_of_the_task() -> None:
     given = {"optimizer": {"learning_rate": 0.5}}
     assert hyperparameters("a2c", "toy/catch", given)["optimizer"]["initial_mean_square"] == 0.0

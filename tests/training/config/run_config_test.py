@@ -99,20 +99,25 @@ def test_another_optimizer_takes_nothing_of_the_algorithms_own() -> None:
         ({"topology": {"runtime": "ray", "replay": "own"}}, ["topology.replay", "prioritized replay", "impala"]),
         (APEX | {"topology": {"runtime": "threads", "replay": "own"}}, ["topology.replay", "runtime: ray", "threads"]),
         (APEX | {"topology": {"replay": "actor"}}, ["topology.replay", "learner", "own"]),
-        ({"topology": {"preemption": {}}}, ["topology.preemption", "synchronous", "several learners", "impala"]),
+        ({"topology": {"preemption": {}}}, ["topology.preemption", "synchronous", "got asynchronous"]),
         (
             PPO | {"topology": {"schedule": "synchronous", "preemption": {}}},
-            ["topology.preemption", "several learners", "num_learners: 1"],
+            ["topology.preemption", "several learners", "got 1"],
         ),
         (
             {"topology": {"preemption": {"threshold": 1.5}}},
             ["topology.preemption.threshold", "less than or equal to 1"],
         ),
         ({"topology": {"preemption": {"least_fraction": 0}}}, ["preemption.least_fraction", "greater than 0"]),
+        (
+            PPO | {"topology": {"runtime": "ray", "schedule": "synchronous", "num_learners": 2, "preemption": {}}},
+            ["topology.preemption.threshold", "0.6 of 2 actors are all of them", "at most 0.5, or 1.0", "got 0.6"],
+        ),
+        (APEX | {"topology": {"preemption": {}}}, ["topology.preemption", "unrolls to a queue", "apex_dqn"]),
         ({"topology": {"required_gradients": 1}}, ["topology.required_gradients", "several learners", "got 1"]),
         (
             {"topology": {"runtime": "ray", "num_learners": 2, "required_gradients": 2}},
-            ["topology.required_gradients", "1 to 1", "got 2"],
+            ["topology.required_gradients", "below num_learners: 2", "got 2"],
         ),
         ({"topology": {"env_groups": 2}}, ["topology.env_groups", "inference: central", "got 2 with local"]),
         (
