@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def commands() -> list[str]:
-    """Every `ddrl train ALGORITHM TASK ...` of a block of shell commands, on one line, but those of a reader's package."""
+    """Every `ddrl train ALGORITHM TASK ...` that is no example with a package of the reader's own, on one line."""
     found = []
     for page in PAGES:
         for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
