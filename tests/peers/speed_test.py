@@ -27,7 +27,7 @@ def test_they_take_turns_and_are_measured_alike(tmp_path: Path, monkeypatch: pyt
     assert ours.gradient_steps_per_step == pytest.approx(4 / 31, rel=0.2)
     assert 400 < fake.frames_per_second < 1000  # 100 steps in 0.11 seconds
     assert fake.cpu_seconds_per_1000_frames < ours.cpu_seconds_per_1000_frames * 10
-    assert all(one.peak_memory_mib > 5 for one in speeds)
+    assert all(one.peak_memory_mib > 4 for one in speeds), "an interpreter has 4.8 MiB that it shares with no other"
     assert len(said) == 4
 
 
