@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -275,6 +275,7 @@ class Learner:
         self._kl_cost = config.kl_cost
         self._most_kl = math.inf if config.max_kl is None else config.max_kl
         self._watches = config.max_kl is not None or config.kl_excess_cost > 0
+        self._each = config.normalise_advantages and config.normalise_advantages_over == "minibatch"
 
     def step(self) -> Metrics:
         """Make one update. Raises `NonFiniteError` if a loss or the gradient is NaN or infinite."""
@@ -304,24 +305,20 @@ class Learner:
         self, batch: Unroll, part: Samples | Columns, order: Order
     ) -> tuple[list[Metrics], float, Samples | Columns]:
         """Make the epochs of the policy; return what the steps say, the divergence at last, and the last `part`."""
-        config = self.config
+        config, count = self.config, self.config.num_minibatches
         steps: list[Metrics] = []
         kl, kept, before = 0.0, None, 0
         for epoch in range(config.num_epochs):  # 6  K epochs, each over every step of all learners
             if epoch and config.recompute_advantages:
                 part = self._part(batch)
             before = len(steps)
-            for minibatch, all_steps in self._minibatches(part, order):
+            for minibatch, all_steps in order.counted_epoch(part, count, self.core.setting, standardise=self._each):
                 if self._watches:
                     kl, kept = self._divergence(minibatch, all_steps)
                     if steps and kl > self._most_kl:
                         return steps, kl, part
                 steps.append(self._descend(minibatch, all_steps, kl, kept))  # perhaps no step of this learner
         return steps, self.core.total(statistics.fmean(step["kl"] for step in steps[before:])), part
-
-    def _minibatches(self, part: Samples | Columns, order: Order) -> Iterator[tuple[Samples | Columns, float | None]]:
-        each = self.config.normalise_advantages and self.config.normalise_advantages_over == "minibatch"
-        return order.counted_epoch(part, self.config.num_minibatches, self.core.setting, standardise=each)
 
     def _part(self, batch: Unroll) -> Samples | Columns:
         network, reducer = self.core.network, self.core.setting.reducer
@@ -342,10 +339,8 @@ class Learner:
         core, family = self.core, self.core.network.family
         kept, has_graphs = steps_once(core, minibatch)
         parts = [family.kl(steps.distribution, steps.pi.detach()).sum() for row in kept for steps in row]
-        weights = core.weights
-        return weights.mean(
-            float(sum(parts)), weights.divisor(minibatch.num_steps, all_steps)
-        ), kept if has_graphs else None
+        divisor = core.weights.divisor(minibatch.num_steps, all_steps)
+        return core.weights.mean(float(sum(parts)), divisor), kept if has_graphs else None
 
     def _descend(self, minibatch: Samples | Columns, all_steps: float | None, kl: float, kept: Kept | None) -> Metrics:
         """Make one gradient step, on a minibatch whose divergence is `kl` if a cost depends on it.
@@ -371,6 +366,7 @@ class Learner:
 
     def _learn_values(self, part: Samples | Columns, order: Order) -> Metrics:
         """Make the epochs of the value network alone, if it has any; return means of its metrics over them."""
+        count = self.config.num_minibatches
         steps = [
             self.core.descend(
                 lambda network, piece, weight: value_network_loss(network, piece, self.config, weight),
@@ -380,7 +376,7 @@ class Learner:
                 shares=False,
             )
             for _ in range(self.config.value_epochs or 0)
-            for minibatch, all_steps in self._minibatches(part, order)
+            for minibatch, all_steps in order.counted_epoch(part, count, self.core.setting, standardise=False)
         ]
         return self._of_all([{name: step[name] for name in ("value_loss", "gradient_norm_value")} for step in steps])
 

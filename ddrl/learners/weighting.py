@@ -38,10 +38,6 @@ class Weights:
         """Return the part of this learner's `steps` in a mean over all learners' steps; these parts add up to 1."""
         return 1.0 / self._reducer.size if self.learners_alike else steps / divisor
 
-    def mean(self, total: float, divisor: float) -> float:
-        """Return the mean of which this learner has a `total` over its steps, and a `divisor` from above."""
-        return self.total(total / divisor) if self.learners_alike else self.total(total) / divisor
-
     def parts(self, totals: Metrics, divisor: float) -> Metrics:
         """Return this learner's parts of means, which add up to them; `means` at once, or `sums` later."""
         return {name: value / divisor for name, value in totals.items()}
@@ -55,15 +51,15 @@ class Weights:
         return dict(zip(parts, of_all.tolist(), strict=True))
 
     def means(self, totals: Metrics, divisor: float) -> Metrics:
-        """Return the `mean` of each of several numbers, by one message."""
+        """Return the mean of each of several numbers, by one message: see `mean`."""
         if self.learners_alike or self._reducer.size == 1:
             return self.sums(self.parts(totals, divisor))
         return self.parts(self.sums(totals), divisor)
 
+    def mean(self, total: float, divisor: float) -> float:
+        """Return the mean of which this learner has a `total` over its steps, and a `divisor` from above."""
+        return self.means({"": total}, divisor)[""]
+
     def total(self, value: float) -> float:
         """Return the sum of a number over all learners."""
-        if self._reducer.size == 1:
-            return value
-        tensor = torch.tensor([value], dtype=torch.float64)
-        self._reducer.sum_([tensor])
-        return float(tensor)
+        return self.sums({"": value})[""]
