@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ddrl.bench.ring import Ring
+
 Values = NDArray[np.float64]
 
 
@@ -26,17 +28,10 @@ class Times:
     """Of a step of one worker's environments with the choice of actions."""
     learning: float
     """Of all epochs over one worker's unroll, without the sums of gradients."""
-    latency: float
-    """Of one message between two workers."""
-    transfer: float
-    """Of sending a whole gradient once."""
+    ring: Ring
+    """Sends the parts of a gradient."""
     sums: int
     """Sums of gradients in a round."""
-
-    def summing(self, workers: int) -> float:
-        """Return the seconds of all sums of a round: a ring, 2 (n - 1) parts of size 1 / n each."""
-        hops = 2 * (workers - 1)
-        return self.sums * hops * (self.latency + self.transfer / workers)
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,7 @@ def frames_per_second(times: Times, work: Work, *, rounds: int = 200, seed: int 
         current = np.where(changed, following, current)
         position = (position + steps) % work.scene_steps
         frames += work.envs * float(steps.sum())
-        seconds += last + times.learning + times.summing(work.workers)
+        seconds += last + times.learning + times.sums * times.ring.seconds(work.workers)
     return frames / seconds
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ddrl.bench.ring import Ring
 from ddrl.system.csv_cells import read_rows
 from replications.ddppo_2020.simulation import Times, Work, frames_per_second
 
@@ -45,12 +46,10 @@ PREDICTIONS = ["work", "threshold", "workers", "speed_up", "efficiency", "publis
 def times() -> Times:
     """Return the measured times of one worker's round; workers send over the loopback of one machine."""
     found = {row["part"]: float(row["value"]) for row in read_rows(MEASUREMENTS)}
-    number, gradient = found["sum_of_one_number"], found["sum_of_a_gradient"]
     return Times(
         step=EQUAL.envs * (found["simulation"] + found["inference"]),
         learning=EQUAL.envs * EQUAL.length * found["learning"],
-        latency=number / 2,  # two workers: two hops
-        transfer=gradient - number,  # each half of it
+        ring=Ring.of_two(found["sum_of_one_number"], found["sum_of_a_gradient"]),
         sums=SUMS,
     )
 

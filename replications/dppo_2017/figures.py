@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ddrl.analysis.figures import panels, plots
-from ddrl.analysis.figures.plots import BLUE, DASHES, VERMILLION, Style
+from ddrl.analysis.figures.plots import BLUE, DASHES, GREY, ORANGE, VERMILLION, Style
+from replications.dppo_2017.tables import SPEED, simulated
 
 WORKERS, STREAMS, SYSTEMS = "workers", "two_stream", "a3c"
 WORKER_LABELS = {
@@ -30,6 +31,8 @@ CHANGES = {"robustness_friction": "Slippery ground", "robustness_incline": "A sl
 SCHOOLS = {"hurdles": "trained with hurdles", "flat": "trained on flat ground"}
 SCHOOL_COLOURS = {"hurdles": BLUE, "flat": VERMILLION}
 STREAM_STYLES: dict[str, Style] = {"two_stream": (BLUE, "-"), "one_network": (VERMILLION, DASHES[1])}
+BATCH_STYLES: Mapping[int, Style] = {16: (BLUE, "-"), 64: (ORANGE, DASHES[2])}
+"""Environments of all workers together -> style."""
 SYSTEM_STYLES: dict[str, Style] = {"dppo": (BLUE, "-"), "a3c": (VERMILLION, DASHES[1])}
 
 
@@ -78,6 +81,35 @@ def _from_zero(axes: Axes) -> None:
     axes.set_xlim(min(0.0, low), high + 0.05 * abs(high))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="x")
+
+
+def scaling(efficiency: pd.DataFrame, predictions: pd.DataFrame) -> Figure:
+    """Show speed-ups over one worker by the number of workers: of runs, and of the simulation."""
+    canvas = plots.new_figure("column", 2.6)
+    axes = canvas.subplots()
+    ticks = sorted(set(predictions["workers"]))
+    axes.plot(ticks, ticks, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+    handles = []
+    for environments, (colour, dashes) in BATCH_STYLES.items():
+        line = predictions[predictions["environments"] == environments]
+        axes.plot(line["workers"], line["speed_up"], color=colour, ls=dashes, lw=1.2)
+        handles.append(plots.handle(f"{environments} environments", colour, dashes=dashes))
+    runs = simulated(efficiency)
+    for (origin, environments), own in runs.groupby(["origin", "environments"]):
+        alone, colour = float(own[own["workers"] == 1][SPEED].mean()), BATCH_STYLES[int(environments)][0]
+        for workers, part in own.groupby("workers"):
+            values, filled = part[SPEED].to_numpy(dtype=float) / alone, plots.is_filled(str(origin))
+            plots.dot(axes, values, float(workers), colour=colour, filled=filled, vertical=True)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xticks(ticks)
+    axes.set_xlabel("workers")
+    axes.set_ylabel("times the speed of one")
+    axes.grid(axis="y")
+    plots.legend_above(canvas, [*handles, *plots.origin_handles(panels.origins_of(runs))])
+    return canvas
 
 
 def curriculum(evaluations: pd.DataFrame) -> Figure:
