@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -190,11 +191,12 @@ def test_every_worker_has_the_same_environments_and_the_same_share_of_a_batch() 
             assert run.config["environment"].get("step_spread", 0.0) == (0.0 if run.variant.endswith("_equal") else 0.5)
 
 
-def test_two_workers_can_preempt_each_other() -> None:
+def test_some_workers_can_preempt_the_others() -> None:
     for scale in ("smoke", "workstation"):
         for run in expand(PAPER.key, scale, root=ROOT, experiments=["scaling", "preemption_learning"], seeds=[1, 11]):
             if rule := run.config["topology"]["preemption"]:
-                assert rule["threshold"] * run.config["topology"]["num_actors"] <= 1
+                workers = run.config["topology"]["num_actors"]
+                assert math.ceil(rule["threshold"] * workers) < workers, run.variant
 
 
 def test_variants_differ_in_what_is_compared_alone() -> None:
