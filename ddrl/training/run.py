@@ -321,8 +321,10 @@ class Run:
             return int(self.learner.core.updates)
         if refused := found.refusal or refusal or finished.kept(self.directory):
             raise refused
-        if curves := records.recorder.begin_anew(found.set_aside()):
-            records.note(f"what was recorded before is in {curves}")
+        aside = found.set_aside()
+        why = "" if aside.exists() else "no checkpoint yet, beginning anew; "
+        if curves := records.recorder.begin_anew(aside):
+            records.note(f"{why}what was recorded before is in {curves}")
         if found.loaded and (self._distant_replay or self._shards):
             raise UserError(f"{self.directory}: no checkpoint could be loaded; start it again, from the beginning")
         return None

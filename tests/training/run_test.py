@@ -380,13 +380,17 @@ def test_a_run_waits_for_who_is_at_its_directory(tmp_path: Path) -> None:
     holder.join()
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_begins_anew_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(config(), tmp_path / "straight", quiet=True)
     (tmp_path / "again").mkdir()
     cut_short = (tmp_path / "straight" / "curves.jsonl").read_text()[:1000]
     (tmp_path / "again" / "curves.jsonl").write_text(cut_short)
-    train(config(), tmp_path / "again", quiet=True)
-    assert (tmp_path / "again" / "checkpoints-none" / "curves.jsonl").read_text() == cut_short
+    train(config(), tmp_path / "again")
+    moved = tmp_path / "again" / "records-before" / "curves.jsonl"
+    assert f"no checkpoint yet, beginning anew; what was recorded before is in {moved}" in capsys.readouterr().err
+    assert (tmp_path / "again" / "records-before" / "curves.jsonl").read_text() == cut_short
     assert len(read_curves(tmp_path / "again" / "curves.jsonl")) == len(read_curves(tmp_path / "straight/curves.jsonl"))
 
 
