@@ -125,6 +125,11 @@ def next_start(newest: Path | None) -> str:
     return f"the same command goes on from {newest}" if newest else "no checkpoint yet: the same command begins anew"
 
 
+def stopped(env_frames: int, newest: Path | None) -> str:
+    """Return the last line of a run that a signal has stopped after `env_frames`; `newest` as in `next_start`."""
+    return f"stopped at {env_frames:,} frames, {'which are saved' if newest else 'not saved'}; {next_start(newest)}"
+
+
 @contextmanager
 def deaf_children(*signals: signal.Signals) -> Iterator[None]:
     """Block `signals` for processes started in the block, and their children; for this process, until the block ends.

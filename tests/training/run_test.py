@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from functools import partial, partialmethod
 from pathlib import Path
@@ -19,6 +21,7 @@ from ddrl.errors import UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system.locks import locked
 from ddrl.training.config.run_config import RunConfig, fingerprint, parse_run_config
+from ddrl.training.records import checkpoint
 from ddrl.training.records import manifest as provenance_module
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run
@@ -226,6 +229,25 @@ def test_an_interrupted_run_saves_and_goes_on(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Run, "_learn", learn)
     assert train(config(), tmp_path / "cut", quiet=True) == "budget_reached"
     pd.testing.assert_frame_equal(curves(tmp_path / "straight"), curves(tmp_path / "cut"))
+
+
+@pytest.mark.parametrize("runtime", ["serial", "threads"])
+def test_the_last_line_after_ctrl_c_says_where_the_run_stopped_and_how_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runtime: str
+) -> None:
+    def learn_and_press(self: Run) -> None:
+        learn(self)
+        if self.learner.core.updates == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    learn = Run._learn
+    monkeypatch.setattr(Run, "_learn", learn_and_press)
+    chosen = config(topology={"runtime": runtime}, env_frames=2**40, evaluation={"period_frames": None})
+    assert train(chosen, tmp_path) == "interrupted"
+    newest = max((tmp_path / "checkpoints").glob("*.pt"))
+    frames = checkpoint.load(newest.parent, int(newest.stem))["learner"]["counters"][0]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"stopped at {frames:,} frames, which are saved; the same command goes on from {newest}"
 
 
 @pytest.mark.parametrize("runtime", ["serial", "threads"])

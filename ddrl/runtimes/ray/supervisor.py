@@ -21,7 +21,7 @@ from ddrl.runtimes.ray.errors import cause_of, first_line, plain, traceback_of
 from ddrl.runtimes.ray.messages import Status
 from ddrl.runtimes.ray.placement import gpus_per_learner
 from ddrl.runtimes.ray.process_group import POLL_SECONDS, ClusterGone, Interrupted, Plan, ProcessGroup, Who
-from ddrl.system.signals import next_start
+from ddrl.system.signals import next_start, stopped
 from ddrl.training.records.display import Display
 
 SAVING_SECONDS = 30.0
@@ -134,6 +134,10 @@ class RayRuntime:
             if lost:
                 raise ClusterGone(lost)
             group.wait_for_actors()
+            self._look(group)  # an answer that was under way above is of before the end
+            if reasons[0] == "interrupted" and self.last_status:
+                frames = self.last_status.counts.env_frames
+                self._display.note(stopped(frames, self._plan.newest_checkpoint()))
             return reasons[0]
         except RayTaskError as error:
             if type(error.cause) is not ConnectionError:

@@ -25,6 +25,7 @@ from ddrl.runtimes.ray.messages import Beside
 from ddrl.runtimes.ray.process_group import ClusterGone, Plan, ProcessGroup, Who
 from ddrl.system import temporary
 from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.records import checkpoint
 from tests.runs import BASE, GRADIENTS, VERSIONED, config, curves, merged, small
 from tests.runtimes.crash import raising_actor, vanishing_actor
 from tests.runtimes.ray import clusters, ranks
@@ -140,10 +141,16 @@ def test_an_asynchronous_run_records_its_lag_reaches_its_budget_and_leaves_the_c
     assert holder.is_running()
 
 
-def test_a_run_interrupted_as_soon_as_its_learner_answers_goes_on(tmp_path: Path, holder: psutil.Process) -> None:
+def test_a_run_interrupted_as_soon_as_its_learner_answers_goes_on(
+    tmp_path: Path, holder: psutil.Process, capsys: pytest.CaptureFixture[str]
+) -> None:
     chosen = parse_run_config(merged(BASE, EVERY_UPDATE | {"topology": RAY}))
-    stopped = launch.train_with_ray(chosen, tmp_path, quiet=True, watch=lambda status: True)
+    stopped = launch.train_with_ray(chosen, tmp_path, watch=lambda status: True)
     assert stopped == "interrupted"
+    newest = max((tmp_path / "checkpoints").glob("*.pt"))
+    frames = checkpoint.load(newest.parent, int(newest.stem))["learner"]["counters"][0]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"stopped at {frames:,} frames, which are saved; the same command goes on from {newest}"
     assert train(chosen, tmp_path, quiet=True) == "budget_reached"
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
     curve = learned(tmp_path)
