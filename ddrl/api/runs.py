@@ -186,9 +186,7 @@ def train(
         torch.set_num_threads(threads)
     if reason == "interrupted":
         saved = newest_checkpoint(path) is not None
-        how = (
-            "after a checkpoint; the same call continues" if saved else "before a checkpoint; the same call begins anew"
-        )
+        how = "after a checkpoint; the same call goes on" if saved else "before a checkpoint; the call begins anew"
         raise KeyboardInterrupt(f"{path}: interrupted {how}")
     return Run(path)
 
