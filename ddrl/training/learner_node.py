@@ -134,6 +134,7 @@ class LearnerNode:
                 generator=numpy_generator(config.seed, "replay", reducer.rank),
                 reducer=reducer,
                 dropping=Dropping.of(store, topology.required_gradients, reducer.size),
+                preemption=topology.preemption is not None,
             ),
         )
         if topology.adjustment:

@@ -176,7 +176,10 @@ def test_a_threshold_that_no_actor_reaches_before_the_last_changes_no_bit(
     for name, preemption in (("without", None), ("all", {"threshold": 1.0})):
         topology = PREEMPTED | {"preemption": preemption}
         train(config(topology=topology, **EVERY_UPDATE), tmp_path / name, quiet=True)
-    pd.testing.assert_frame_equal(learned(tmp_path / "without"), learned(tmp_path / "all"))
+    own = learned(tmp_path / "all")
+    of_preemption = own.metric.isin(["live_fraction", "preempted_fraction"])
+    assert set(own[own.metric == "preempted_fraction"].value) == {0.0}
+    pd.testing.assert_frame_equal(learned(tmp_path / "without"), own[~of_preemption].reset_index(drop=True))
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
@@ -192,6 +195,9 @@ def test_unrolls_end_early_and_two_learners_reach_the_budget(
     whole = 40 * chosen.hyperparameters.batch_size
     collected = made.agent_steps.iloc[-1] / (made.updates.iloc[-1] * whole)
     assert 0.2 < collected < 0.88, "toy/catch has a dead step in ten, so a whole unroll has 0.9"
+    means = made.groupby("metric").value.mean()
+    assert means["live_fraction"] == pytest.approx(collected, abs=1e-6)
+    assert 0.1 < means["preempted_fraction"] <= 1.0
 
 
 def test_late_gradients_are_dropped_and_two_learners_reach_the_budget(tmp_path: Path, holder: psutil.Process) -> None:
