@@ -18,6 +18,7 @@ from ddrl.system import processor
 from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.training.builder import Builder, Generation
 from ddrl.training.config.run_config import RunConfig
+from ddrl.training.config.topology_checks import without_effect
 from ddrl.training.device import resolve_device
 from ddrl.training.evaluation import Evaluations
 from ddrl.training.learner_node import DistantReplay, LearnerNode, StopFlag
@@ -234,6 +235,8 @@ class Run:
         self.records.begin()
         if slow := processor.warning(self.config.precision, self.builder.device.type):
             self.records.announce(slow)
+        if idle := without_effect(self.config):
+            self.records.announce(idle)
         if self.node.replay:
             self.records.announce(str(self.node.replay))
         if self.remote:

@@ -416,6 +416,18 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew_and_says_so(
     assert len(read_curves(tmp_path / "again" / "curves.jsonl")) == len(read_curves(tmp_path / "straight/curves.jsonl"))
 
 
+@pytest.mark.parametrize("weighting", ["samples", "learners"])
+def test_a_weighting_of_learners_where_there_is_one_is_said_to_have_no_effect(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], weighting: str
+) -> None:
+    sizes = small("ppo") | {"weighting": weighting}
+    topology = SYNCHRONOUS | {"runtime": "serial"}
+    values = merged(BASE, {"algorithm": "ppo", "env_frames": 200}) | {"hyperparameters": sizes, "topology": topology}
+    train(parse_run_config(values), tmp_path)
+    said = "key 'hyperparameters.weighting': learners has no effect with one learner"
+    assert (said in capsys.readouterr().err) == (weighting == "learners")
+
+
 def test_a_run_carries_the_plans_in_force_when_it_began(tmp_path: Path) -> None:
     (tmp_path / "plans.json").write_text('{"a_claim": "x-y"}')
     train(config(), tmp_path, quiet=True)

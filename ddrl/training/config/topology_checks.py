@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ddrl.errors import UserError
@@ -57,6 +58,17 @@ def check_topology(config: RunConfig) -> None:
             f"key 'topology.max_policy_lag' must be at least {smallest}, since one round of {columns} columns "
             f"must be under way before the batch of {fresh} that its last column belongs to is first learned from"
         )
+
+
+def without_effect(config: RunConfig) -> str:
+    """Return a line about a key that is accepted though it has no effect, or "".
+
+    It is accepted since experiments change the number of learners alone, from run to run.
+    """
+    weighting = asdict(config.hyperparameters).get("weighting", "samples")  # type: ignore[call-overload]
+    if weighting == "samples" or config.topology.num_learners > 1:
+        return ""
+    return f"key 'hyperparameters.weighting': {weighting} has no effect with one learner"
 
 
 def _refused(key: str, rule: str, given: object) -> UserError:
