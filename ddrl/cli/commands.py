@@ -330,7 +330,7 @@ def plan(parsed: argparse.Namespace) -> None:
         raise UserError(f"{parsed.results}: no such folder")
     lines = planning.plan(chosen, parsed.scale, results=parsed.results or root / "results", root=roots)
     tables.print_rows(planning.rows(lines))
-    for line in planning.unmeasured(lines):
+    for line in [*planning.unmeasured(lines), *(planning.wide(lines) if len(chosen) == 1 else [])]:
         print(line)
     if site:
         print("\n".join(planning.too_long(lines, site, parsed.scale)))
