@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from ddrl import algorithms
 from ddrl.errors import UserError
 from ddrl.training.config.topology import DynamicBatching, Topology
 
@@ -136,7 +137,16 @@ def _check_learners(config: RunConfig) -> None:
         )
     for name, number in shared.items():
         if number % learners:
-            raise _refused("num_learners", f"must divide {name}", f"{learners} and {number}")
+            default = ", which is its default" if number in _defaults(config).get(name, ()) else ""
+            raise _refused("num_learners", f"must divide {name}", f"{learners} and {number}{default}")
+
+
+def _defaults(config: RunConfig) -> dict[str, list[Any]]:
+    """Return the keys that learners share -> the values that nobody may have typed."""
+    module, key = algorithms.load(config.algorithm), "batch_size"
+    of_tasks = [own[key] for own in module.TASK_DEFAULTS.values() if key in own]
+    own = [one.default for one in fields(config.hyperparameters) if one.name == key]  # type: ignore[arg-type]
+    return {"topology.num_actors": [Topology.num_actors], f"hyperparameters.{key}": [*own, *of_tasks]}
 
 
 def _check_preemption(config: RunConfig) -> None:
