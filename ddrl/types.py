@@ -25,7 +25,7 @@ episode. Transition t is then dead and o_{t+1} the first observation of the new 
 truncated at t-1: `truncated[t-1]` says so where t-1 is in the same unroll, and o_t stands for its final observation.
 A task of a suite that fails again and again is given up: all further transitions of its columns are dead.
 
-Preempted unrolls (`ddrl.coordinator.preemption`). An unroll that ends after n < T transitions keeps its shape:
+Preempted unrolls (`ddrl.actors.preemption`). An unroll that ends after n < T transitions keeps its shape:
 transitions n to T-1 are dead, and the observations n to T are o_n, which bootstraps. Nothing has ended there, so no end
 is stored, and the next unroll begins with o_n.
 """
@@ -186,6 +186,11 @@ class Unroll:
     initial_state: RecurrentState  # each [B, ...]: before step 0
     returns: tuple[torch.Tensor, ...] = ()  # one [T, B] float32 where the actor computes them (GA3C); else none
     values: tuple[torch.Tensor, ...] = ()  # one [T, B] float32, V(o_t) as predicted while acting (APPO); else none
+
+    @property
+    def preempted(self) -> torch.Tensor:
+        """[B] bool: whether a column ended early: its last transition is dead and yet brought no new episode."""
+        return ~self.valid[-1] & self.valid.any(0) & (self.start[-1] == self.start[-2])
 
     @property
     def length(self) -> int:

@@ -51,7 +51,8 @@ def wanted_filters(settings):
         if paper not in allowed:
             raise unknown_name("paper", paper, allowed, where="configuration")
     lists = {name: settings[name] for name in FILTERS if name != "seeds"}
-    left = experiments.narrowed(settings["papers"] or allowed, **lists, root=ROOTS)
+    names = settings["papers"] or allowed
+    left = experiments.narrowed(names, **lists, asked=sys.argv, root=ROOTS)
     return {
         paper: filters | {"seeds": settings["seeds"]} for paper, filters in left.items()
     }

@@ -253,7 +253,7 @@ class Learner:
         metrics = self.update(self._store.sample())  # 5  traverse the next batch of the store
         if fresh is not None:
             self.core.observe(fresh)
-            self.core.count(fresh)
+            metrics |= self.core.count(fresh)
         if self.core.updates % self._target_update_period == 0:
             self._update_target()  # 7  pi_target <- pi
         self.core.publish()  # 8  a new version for the actors

@@ -42,6 +42,7 @@ from ddrl.losses.surrogate import (
 )
 from ddrl.networks.actor_critic import ActorCritic, make_actor_critic, unread_keys
 from ddrl.networks.initialisation import Initialisation
+from ddrl.networks.trunk import Fed
 from ddrl.system.config_types import STRICT, Probability, check_penalty, check_read
 from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.types import EnvSpec, Metrics, Unroll
@@ -105,7 +106,7 @@ class Config:
     mlp_size: PositiveInt | None = None  # units of its layers, 64 in section 6.1; null: 64 of `mlp`, else 256
     scaled_pixels: bool = True  # Huang, Atari detail 9; false: 0 to 255, as RLlib's networks see them
     lstm_size: NonNegativeInt = 0  # units; Huang, LSTM details: 128 on Atari; minibatches are then whole unrolls
-    feed_last_action_and_reward: bool = False  # not there; Espeholt et al. 2018, Figure 3
+    feed_last_action_and_reward: Fed = False  # not there; Espeholt et al. 2018, Figure 3; "action": Wijmans et al. 2020
     separate_value_network: bool = True  # section 6.1: "we don't share parameters"; Huang, core detail 13
     initialisation: Initialisation | None = None  # Huang, core detail 2: orthogonal; null: so where layers have tanh
     initial_log_std: float = 0.0  # Huang, continuous detail 2: state-independent, starts at 0
@@ -127,7 +128,7 @@ class Config:
     @property
     def whole_unrolls(self) -> bool:
         """Return whether minibatches hold unrolls: what depends on earlier steps needs them in their order."""
-        return self.lstm_size > 0 or self.feed_last_action_and_reward
+        return self.lstm_size > 0 or self.feed_last_action_and_reward is not False
 
     stored_columns = 0
     first_update = each_batch_once  # an update is all epochs over one batch

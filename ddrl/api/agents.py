@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ddrl.api import arguments, evaluation
 from ddrl.api import export as exporting
@@ -56,7 +58,14 @@ def load_policy(run: AnyRun, *, seed: int = 0) -> TrainedPolicy:
 
 
 @arguments.one_line()
-def evaluate(run: AnyRun, *, episodes: int = 10, greedy: bool = False, seed: int = 0) -> Evaluation:
+def evaluate(
+    run: AnyRun,
+    *,
+    episodes: int = 10,
+    greedy: bool = False,
+    seed: int = 0,
+    environment: Mapping[str, Any] | None = None,
+) -> Evaluation:
     """Play episodes with the newest policy of a run, as `ddrl evaluate` does.
 
     Args:
@@ -64,17 +73,28 @@ def evaluate(run: AnyRun, *, episodes: int = 10, greedy: bool = False, seed: int
         episodes: number of episodes of each task.
         greedy: take the best action each time, instead of drawing actions as the run's evaluations do.
         seed: of the episodes and of the drawn actions.
+        environment: options in which the environment is to differ from the one of the run's evaluations, such as
+            `{"friction": 0.4}`.
 
     Raises:
-        UserError: the run has no policy, or its environment cannot be made here.
+        UserError: the run has no policy, its environment cannot be made here, or the agent cannot act in it.
     """
     found = evaluation.evaluate(
         directory_of(run, "ddrl.evaluate: run"),
         episodes=arguments.integer("ddrl.evaluate: episodes", episodes, least=1),
         seed=arguments.integer("ddrl.evaluate: seed", seed),
         greedy=arguments.flag("ddrl.evaluate: greedy", greedy),
+        environment=_options("ddrl.evaluate: environment", environment),
+        where="ddrl.evaluate: environment",
     )
     return Evaluation(tuple(found))
+
+
+def _options(name: str, environment: object) -> dict[str, Any]:
+    """Return the options of an environment. Raise UserError for what is no mapping."""
+    if not isinstance(environment, Mapping | None):
+        raise arguments.refused(name, "a mapping such as {'friction': 0.4}", environment)
+    return {str(key): arguments.plain(value) for key, value in (environment or {}).items()}
 
 
 @arguments.one_line()

@@ -141,7 +141,7 @@ class TrainedPolicy:
 
     @property
     def _needs_reward(self) -> bool:
-        return bool(vars(self.config.hyperparameters).get("feed_last_action_and_reward"))
+        return vars(self.config.hyperparameters).get("feed_last_action_and_reward") is True
 
     def _checked(self, observation: ArrayLike) -> tuple[Array, bool]:
         """Return observations [B, ...] of the policy's type, and whether one alone was given. Raise UserError."""

@@ -18,6 +18,7 @@ from ddrl.api.settings import check_task, run_config, run_directory
 from ddrl.environments.base import registry
 from ddrl.errors import UserError
 from ddrl.system.allocator import keep_freed_memory
+from ddrl.system.signals import newest_checkpoint
 from ddrl.training.builder import evaluated_environment
 from ddrl.training.config.overrides import merged, nested
 from ddrl.training.config.run_config import RunConfig, load_run_config, to_json
@@ -159,7 +160,7 @@ def train(
 
     Raises:
         UserError: a key, a name or a value is not allowed, or another run has finished in `directory`.
-        KeyboardInterrupt: the run was interrupted; its checkpoint is in the directory.
+        KeyboardInterrupt: the run was interrupted; its checkpoint, if there is one yet, is in the directory.
     """
     overwrite = arguments.flag(f"{CALLER}: overwrite", overwrite)
     progress = arguments.flag(f"{CALLER}: progress", progress)
@@ -184,7 +185,9 @@ def train(
     finally:
         torch.set_num_threads(threads)
     if reason == "interrupted":
-        raise KeyboardInterrupt(f"{path}: interrupted after a checkpoint; the same call continues the run")
+        saved = newest_checkpoint(path) is not None
+        how = "after a checkpoint; the same call goes on" if saved else "before a checkpoint; the call begins anew"
+        raise KeyboardInterrupt(f"{path}: interrupted {how}")
     return Run(path)
 
 

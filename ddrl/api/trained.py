@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -14,7 +15,8 @@ from ddrl.actors.policy import LocalInference, Policy, Sampler
 from ddrl.api import policy_file
 from ddrl.environments.base import registry
 from ddrl.environments.base.adapter import OwnTerms
-from ddrl.environments.tools.named import NamedEnv, make_env
+from ddrl.environments.base.task_suites import common_spec
+from ddrl.environments.tools.named import NamedEnv, make_env, spec_of
 from ddrl.errors import UserError
 from ddrl.population.results import newest_of_best
 from ddrl.system.notes import say
@@ -65,9 +67,34 @@ class Trained:
         make_sampler = algorithms.load(self.config.algorithm).make_sampler
         return make_sampler(self.config.hyperparameters, self.network, envs=None, num_envs=num_envs)
 
-    def environment(self, num_envs: int, seed: int, *, task: str | None = None, what: str) -> NamedEnv:
-        """Make environments of the evaluated task, or of another `task`; `what` they are for is named in errors."""
-        chosen = evaluated_environment(self.config)
+    def evaluated(self, changes: Mapping[str, Any] | None = None, *, where: str = "environment") -> dict[str, Any]:
+        """Return name and options of the environment of the run's evaluations, with `changes` of them.
+
+        Raise UserError naming `where` for options that are unknown or not read, and where the agent cannot act.
+        """
+        return self._changed(evaluated_environment(self.config), changes or {}, where)
+
+    def trained_on(self, changes: Mapping[str, Any] | None = None, *, where: str = "environment") -> dict[str, Any]:
+        """Return name and options of the environment that the run trained on, with `changes` as in `evaluated`."""
+        return self._changed(self.config.environment, changes or {}, where)
+
+    def _changed(self, environment: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+        chosen = {**environment, **changes}
+        if changes:
+            common_spec(where, [self.spec, spec_of(chosen, given=changes, where=where)])
+        return chosen
+
+    def environment(
+        self,
+        num_envs: int,
+        seed: int,
+        *,
+        task: str | None = None,
+        what: str,
+        changes: Mapping[str, Any] | None = None,
+    ) -> NamedEnv:
+        """Make environments as `evaluated` says, or of another `task`; `what` they are for is named in errors."""
+        chosen = self.evaluated(changes)
         name = task or chosen["name"]
         own = seed_for(seed, "player-environment")
         described = f"{what}, environment {name}, environment seed {own}"

@@ -10,6 +10,7 @@ from typing import Any
 from ddrl.cli import commands, evidence_commands, peers
 from ddrl.cli.shared_arguments import (
     add,
+    add_environment,
     add_episodes,
     add_form,
     add_measuring,
@@ -114,6 +115,7 @@ def _add_played(added: Any) -> None:
     )
     evaluate.add_argument("directory", type=path, help=WITH_POLICY)
     add_episodes(evaluate, 10, "how many (%(default)s)", "of a suite's tasks this one alone")
+    add_environment(evaluate)
     evaluate.add_argument("--greedy", action="store_true", help="take the best action each time, instead of sampling")
     evaluate.add_argument("--json", action="store_true", help="print the return and length of every episode as JSON")
 
@@ -128,6 +130,7 @@ def _add_played(added: Any) -> None:
     watch.add_argument("--output", type=path, default=Path("episode.mp4"), help="an .mp4 or .gif file (%(default)s)")
     one_by_one = "of a suite's tasks this one alone (else one after the other)"
     add_episodes(watch, 1, "how many, one after the other (%(default)s)", one_by_one)
+    add_environment(watch)
     watch.add_argument(
         "--max-steps", type=positive, help="agent steps after which an episode is cut (never, if left out)"
     )

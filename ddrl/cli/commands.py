@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SHORTEST_TOKEN = 16
 INTERRUPTED = TRY_AGAIN
 LINE_SECONDS = 10.0
+ENVIRONMENT = "--environment"
 LAYOUT = "reports/template.typ"
 """The file that tells a checkout, whose layout reports have, from a project of the user's own."""
 
@@ -176,8 +177,10 @@ def evaluate(parsed: argparse.Namespace) -> None:
     from dataclasses import asdict
 
     from ddrl.api import evaluation
+    from ddrl.training.config.overrides import parse_settings
 
     asked = {"episodes": parsed.episodes, "seed": parsed.seed, "task": parsed.task, "greedy": parsed.greedy}
+    asked |= {"environment": parse_settings(parsed.environment, f"{ENVIRONMENT} "), "where": ENVIRONMENT}
     with _progress_line() as show:
         found = list(evaluation.evaluate(the_run(parsed.directory), **asked, progress=show))
     if parsed.json:
@@ -194,6 +197,7 @@ def export(parsed: argparse.Namespace) -> None:
 
 def watch(parsed: argparse.Namespace) -> None:
     from ddrl.cli.video import watch
+    from ddrl.training.config.overrides import parse_settings
 
     with _progress_line() as show:
         film = watch(
@@ -202,6 +206,8 @@ def watch(parsed: argparse.Namespace) -> None:
             episodes=parsed.episodes,
             seed=parsed.seed,
             task=parsed.task,
+            environment=parse_settings(parsed.environment, f"{ENVIRONMENT} "),
+            where=ENVIRONMENT,
             max_steps=parsed.max_steps,
             greedy=parsed.greedy,
             progress=show,
@@ -324,7 +330,7 @@ def plan(parsed: argparse.Namespace) -> None:
         raise UserError(f"{parsed.results}: no such folder")
     lines = planning.plan(chosen, parsed.scale, results=parsed.results or root / "results", root=roots)
     tables.print_rows(planning.rows(lines))
-    for line in planning.unmeasured(lines):
+    for line in [*planning.unmeasured(lines), *(planning.wide(lines) if len(chosen) == 1 else [])]:
         print(line)
     if site:
         print("\n".join(planning.too_long(lines, site, parsed.scale)))

@@ -31,6 +31,15 @@ PARAMETER_COPIES = 4
 """Copies in a checkpoint: the parameters, two moments of Adam, and a target network (some algorithms have fewer)."""
 RECORD_BYTES = 1500
 """Bytes of one record in curves.jsonl, curves.parquet and TensorBoard together (measured: 1,000 to 1,500)."""
+WIDE = 30.0
+"""How many times as much as its low end the high end of a range is at least that a line tells of."""
+REASONS = {
+    "other algorithm": "same network and simulator",
+    "other simulator": "same algorithm and network",
+    "other network": "same simulator alone",
+    "network alone": "same network alone",
+}
+"""A step of `ddrl.cli.speeds.STEPS` by which a run is estimated -> what those runs have in common with it."""
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -208,17 +217,47 @@ def _sources(estimates: Sequence[Estimate]) -> str:
 
 def unmeasured(estimates: Sequence[Estimate]) -> list[str]:
     """Return a line for each kind of run that the hours leave out, with the command that would measure it."""
-    kinds: dict[tuple[str, str, str], list[PlannedRun]] = {}
-    for one in estimates:
-        if one.cost is None:
-            system = system_of(one.run.config, gpu=False)
-            kinds.setdefault((system.algorithm, system.network, system.simulator), []).append(one.run)
     return [
-        f"not measured: {counted(len(runs), 'run')} of {algorithm} with network {network} on {simulator}; measure one: "
-        f"ddrl bench {algorithm} {runs[0].environment} --network {network.partition(' ')[0]} "
-        "--json results/own/bench/NAME.json"
-        for (algorithm, network, simulator), runs in kinds.items()
+        f"not measured: {_kind(found)}; {_measure(found[0])}"
+        for found in _kinds(one for one in estimates if one.cost is None)
     ]
+
+
+def wide(estimates: Sequence[Estimate]) -> list[str]:
+    """Return a line for each kind of run whose range is wide, why it is, and the command that would narrow it."""
+    said = []
+    for found in _kinds(one for one in estimates if one.cost and not one.cost.step.same):
+        cost = max((one.cost for one in found if one.cost), key=lambda cost: cost.high / cost.low)
+        if cost.high / cost.low > WIDE:
+            alike, apart = REASONS[cost.step.name], cost.high / cost.low
+            why = f"estimated from runs of the {alike}, so the ends of a range are up to {apart:,.0f}-fold apart"
+            are = "is" if len(found) == 1 else "are"
+            said.append(f"wide: {_kind(found)} {are} {why}; {_measure(found[0])}")
+    return said
+
+
+def _kinds(estimates: Iterable[Estimate]) -> list[list[Estimate]]:
+    """Return the estimates by algorithm, network and simulator."""
+    kinds: dict[tuple[str, str, str], list[Estimate]] = {}
+    for one in estimates:
+        system = system_of(one.run.config, gpu=False)
+        kinds.setdefault((system.algorithm, system.network, system.simulator), []).append(one)
+    return list(kinds.values())
+
+
+def _kind(estimates: Sequence[Estimate]) -> str:
+    system = system_of(estimates[0].run.config, gpu=False)
+    return f"{counted(len(estimates), 'run')} of {system.algorithm} with network {system.network} on {system.simulator}"
+
+
+def _measure(one: Estimate) -> str:
+    """Return how such a run is measured; there are no benchmarks of other libraries."""
+    if one.run.config.get("peer"):
+        return "the first one that is over measures them"
+    system, cells = system_of(one.run.config, gpu=False), one.run.config["hyperparameters"].get("lstm_size")
+    network = system.network.partition(" ")[0] + (f" --set hyperparameters.lstm_size={cells}" if cells else "")
+    command = f"ddrl bench {system.algorithm} {one.run.environment} --network {network}"
+    return f"measure one: {command} --json results/own/bench/NAME.json"
 
 
 def _hours(hours: float) -> str:

@@ -48,6 +48,17 @@ def add_episodes(parser: argparse.ArgumentParser, default: int, how_many: str, t
     parser.add_argument("--task", help=task)
 
 
+def add_environment(parser: argparse.ArgumentParser) -> None:
+    """Add options in which the environment differs from the run's."""
+    parser.add_argument(
+        "--environment",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="options in which the environment differs from the run's, such as friction=0.4 obstacles=false",
+    )
+
+
 def add_measuring(parser: argparse.ArgumentParser, duration: float, repeats: str) -> None:
     """Add how long, how often and where to a command that measures; `duration` is in seconds."""
     parser.add_argument("--seconds", type=seconds, default=duration, help="of each measurement (%(default)s)")

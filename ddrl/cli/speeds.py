@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 from ddrl.papers.experiments import MANIFESTS
 from ddrl.system.files import read_file
 
+AGENTS = "*/agents/**/run.json"
+"""The manifests of trained agents that are kept: runs of no paper."""
 SHORT_FRAMES = 10_000
 """A run of fewer frames mostly measures its start-up: it counts only where there is nothing longer."""
 TRAINING = ("unroll_length", "batch_size", "num_epochs", "num_minibatches", "num_traversals", "samples_per_insert")
@@ -60,7 +62,7 @@ class System:
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished run, or a benchmark (whose place is empty)."""
+    """A finished run, or a benchmark or an agent (whose place is empty)."""
 
     system: System
     core_seconds: float
@@ -172,17 +174,17 @@ def system_of(config: Mapping[str, Any], *, gpu: bool) -> System:
 
 
 def measured(results: Path) -> list[Measured]:
-    """Read the finished runs and benchmarks below `results`, with the committed ones in its folder `reference`.
+    """Read the finished runs, benchmarks and agents below `results`, with the committed ones in its folder `reference`.
 
     Files that cannot be read are left out: `ddrl verify` names what is damaged.
     """
     found = []
-    for path in sorted(results.glob(MANIFESTS)):
+    for path in sorted([*results.glob(MANIFESTS), *results.glob(AGENTS)]):
         with suppress(*UNREADABLE):
             manifest = json.loads(read_file(path).decode())
             frames = manifest.get("population", manifest)["env_frames"]  # of all members
             speed = frames / manifest["seconds"]
-            place = path.relative_to(results).parts[:4]
+            place = path.relative_to(results).parts[:4] if path.match(MANIFESTS) else ()
             found.append(_measured(manifest["config"], manifest["hardware"], speed, place, frames))
     for path in sorted(results.glob("*/bench/**/*.json")):
         with suppress(*UNREADABLE):

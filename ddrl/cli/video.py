@@ -6,10 +6,10 @@ score. The same run, seed and machine give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddrl.api.evaluation import chosen_tasks
 from ddrl.api.trained import Trained, load_trained
@@ -62,21 +62,26 @@ def watch(
     episodes: int = 1,
     seed: int = 0,
     task: str | None = None,
+    environment: Mapping[str, Any] | None = None,
+    where: str = "environment",
     max_steps: int | None = None,
     greedy: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Film:
     """Film `episodes` episodes with a run's newest parameters, each of at most `max_steps` agent steps, into `output`.
 
-    On a suite the episodes take its tasks in turn, or all play `task`. Raise UserError for a suffix other than .mp4 and
-    .gif, a folder that does not exist, a run without a policy, an unknown task, or without the encoder.
+    On a suite the episodes take its tasks in turn, or all play `task`. `environment` has options in which the
+    environment is to differ from the one trained on; errors call them `where`. Raise UserError for a
+    suffix other than .mp4 and .gif, a folder that does not exist, a run without a policy, an unknown task, or without
+    the encoder.
     """
     check_output(output)
     trained = load_trained(the_run(run))
     played: list[PlayedEpisode] = []
-    tasks = chosen_tasks(trained.config.environment["name"], task)
+    chosen = trained.trained_on(environment, where=where)
+    tasks = chosen_tasks(chosen.pop("name"), task)
     plan = [tasks[index % len(tasks)] for index in range(episodes)]
-    shots = _shots(trained, played, plan, seed, max_steps, greedy, progress)
+    shots = _shots(trained, chosen, played, plan, seed, max_steps, greedy, progress)
     first = next(shots)
     written = write_film(output, first, shots)
     rate, shows = written.frames_per_second, first.camera.shows
@@ -85,6 +90,7 @@ def watch(
 
 def _shots(
     trained: Trained,
+    settings: Mapping[str, Any],
     played: list[PlayedEpisode],
     tasks: Sequence[str],
     seed: int,
@@ -92,10 +98,9 @@ def _shots(
     greedy: bool,
     progress: Callable[[str], None],
 ) -> Iterator[Shot]:
-    """Play an episode of each task; append each to `played`."""
+    """Play an episode of each task with the environment's options `settings`; append each to `played`."""
     episodes = len(tasks)
     for index, name in enumerate(tasks):
-        settings = {key: value for key, value in trained.config.environment.items() if key != "name"}
         env_seed = seed_for(seed, "watch-environment", index)
         described = f"film of episode {index + 1}, environment {name}, environment seed {env_seed}"
         env = make_env({**settings, "name": name}, 1, env_seed, num_threads=1, name=described)

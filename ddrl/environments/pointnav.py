@@ -46,7 +46,7 @@ _OPTIONS = {
     "sensors": Option("depth", choices=("depth", "blind")),
     "reward": Option("spl", choices=("spl", "success", "metric")),
     "step_ms": Option(0.0, 0.0, 1000.0),
-    "step_spread": Option(0.0, 0.0, 2.0),
+    "step_spread": Option(0.0, 0.0, 2.0, unread_with=("step_ms", 0.0)),
 }
 OPTIONS = dict.fromkeys(TASKS, _OPTIONS)
 EXAMPLES: dict[str, dict[str, Any]] = {task: {"max_steps": 20} for task in TASKS}

@@ -36,8 +36,8 @@ TASKS: tuple[str, ...] = tuple(sorted(COURSES))
 _OPTIONS = {
     "max_steps": physics.MAX_STEPS,
     "obstacles": Option(True),
-    "curriculum": Option(True),
-    "difficulty": Option(1.0, 0.0, 2.0),
+    "curriculum": Option(True, unread_with=("obstacles", False)),
+    "difficulty": Option(1.0, 0.0, 2.0, unread_with=("obstacles", False)),
     "friction": Option(1.0, 0.05, 5.0),
     "incline": Option(0.0, -20.0, 20.0),
 }

@@ -68,6 +68,7 @@ class Setting:
     parameter_shards: int | None = None  # that each apply one gradient at a time; None: all at once, without locks
     shards: Shards | None = None  # the shards, if they are in processes of their own
     dropping: Dropping | None = None  # of gradients that come late; None: every step waits for all
+    preemption: bool = False  # whether unrolls may end early
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return a context in which networks compute in the run's precision."""
@@ -226,9 +227,23 @@ class LearnerCore(Generic[Network]):
         self._normalisation.add_rewards(fresh)
         return fresh
 
-    def count(self, fresh: Unroll) -> None:
-        """Count the valid steps of a fresh batch, over all learners."""
-        self.count_to(self.agent_steps + int(self.total(float(fresh.valid.sum()))))
+    def count(self, fresh: Unroll) -> Metrics:
+        """Count the valid steps of a fresh batch, over all learners; return how much of it was preempted.
+
+        That is the shares of valid steps and of unrolls that ended early; nothing where none can be preempted.
+        """
+        sums = {"valid": float(fresh.valid.sum())}
+        if self.setting.preemption:
+            sums |= {"preempted": float(fresh.preempted.sum()), "columns": float(fresh.batch_size)}
+        sums = self.weights.sums(sums)
+        self.count_to(self.agent_steps + int(sums["valid"]))
+        if not self.setting.preemption:
+            return {}
+        columns = sums["columns"]
+        return {
+            "live_fraction": sums["valid"] / (columns * fresh.length),
+            "preempted_fraction": sums["preempted"] / columns,
+        }
 
     def count_to(self, agent_steps: int) -> None:
         """Set the number of valid steps so far, and the environment frames that follow from it."""
@@ -249,8 +264,7 @@ class LearnerCore(Generic[Network]):
         metrics = self.policy_lag(fresh.version) if self.warms_up else learn(fresh)
         self.observe(fresh)
         self.publish()
-        self.count(fresh)
-        return metrics
+        return metrics | self.count(fresh)
 
     def descend(
         self,

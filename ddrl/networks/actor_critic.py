@@ -15,7 +15,7 @@ from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN, Family
 from ddrl.networks.initialisation import Kind, default_initialisation, linear
 from ddrl.networks.normalisation import ObservationNormaliser, ReturnScale, RewardNormaliser
 from ddrl.networks.torsos import VECTORS, Torso, described, make_torso
-from ddrl.networks.trunk import features, features_of_steps, make_trunk, steps_held
+from ddrl.networks.trunk import Fed, features, features_of_steps, make_trunk, steps_held
 from ddrl.types import EnvSpec, NetworkOutput, RecurrentState
 
 NO_VALUE = torch.tensor(math.nan)
@@ -41,7 +41,7 @@ class ActorCritic(nn.Module):
         mlp_size: int | None = None,
         scaled_pixels: bool = True,
         lstm_size: int = 0,
-        feed_last_action_and_reward: bool = False,
+        feed_last_action_and_reward: Fed = False,
         separate_value_network: bool = False,
         initial_log_std: float = 0.0,
         initialisation: Kind | None = None,
@@ -175,7 +175,7 @@ class ActorCritic(nn.Module):
 
 
 def _check_keys(
-    spec: EnvSpec, lstm_size: int, feed_last_action_and_reward: bool, separate_value: bool, normalise: bool
+    spec: EnvSpec, lstm_size: int, feed_last_action_and_reward: Fed, separate_value: bool, normalise: bool
 ) -> None:
     if lstm_size < 0:
         raise UserError(f"lstm_size is {lstm_size}; allowed: 0 (feed-forward) or a positive number of units")

@@ -5,7 +5,7 @@ A network has the modules that `make_trunk` returns as its own, under these name
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,9 @@ from ddrl.networks.recurrent import ResettingLSTM
 from ddrl.networks.torsos import Torso, make_torso
 from ddrl.types import EnvSpec, RecurrentState
 
+Fed: TypeAlias = Literal[False, True, "action"]
+"""A configuration key: whether a network is fed the last action and the last reward; `action`: the last action alone,
+as Wijmans et al. 2020 do."""
 PIECE_STEPS = {"uint8": 256, "float32": 4096}
 """Steps whose activations are held at once, by the type of the observations: 256 keep the deep network under 1 GiB."""
 KEPT_STEPS = {"uint8": 2048, "float32": 65_536}
@@ -38,7 +41,7 @@ def make_trunk(
     generator: torch.Generator,
     *,
     lstm_size: int,
-    feed_last_action_and_reward: bool,
+    feed_last_action_and_reward: Fed,
     gain: Gain = None,
     convolutions_only: bool = False,
     mlp_size: int | tuple[int, ...] | None = None,
@@ -55,7 +58,8 @@ def make_trunk(
         mlp_size=mlp_size,
         scaled_pixels=scaled_pixels,
     )
-    size = torso.size + ((spec.action_size or spec.num_actions) + 1 if feed_last_action_and_reward else 0)
+    size = torso.size + (feed_last_action_and_reward is True)
+    size += (spec.action_size or spec.num_actions) if feed_last_action_and_reward else 0
     instructions = instruction_channel(spec, generator)
     size += 0 if instructions is None else instructions.size
     core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
@@ -74,8 +78,11 @@ class HasTrunk(Protocol):
     torso: Torso
     instructions: InstructionChannel | None
     core: ResettingLSTM | None
-    feed_last_action_and_reward: bool
     num_actions: int
+
+    @property
+    def feed_last_action_and_reward(self) -> Fed:
+        """What it is fed beside observations."""
 
     def seen_reward(self, last_reward: Tensor) -> Tensor:
         """Return raw rewards as the network is fed them."""
@@ -95,7 +102,7 @@ def features(
         observation: [T, B, ...] uint8 or float32; may hold an instruction packed with the image.
         last_action: [T, B] int64 or [T, B, A] float32; read only with `feed_last_action_and_reward`, discrete actions
             as one-hot vectors.
-        last_reward: [T, B] float32, raw; read only with the same, as `seen_reward`.
+        last_reward: [T, B] float32, raw; read only with the same, but not if it is `action`, as `seen_reward`.
         start: [T, B] bool: the recurrent state is set to zero before these steps.
         state: before step 0, from `initial_state` or an earlier output.
     """
@@ -103,8 +110,10 @@ def features(
     if network.feed_last_action_and_reward:
         action = last_action.flatten(0, 1)
         action = action if last_action.is_floating_point() else F.one_hot(action, network.num_actions)
-        reward = network.seen_reward(last_reward).flatten().unsqueeze(-1)
-        found = torch.cat([found, reward.to(found.dtype), action.to(found.dtype)], dim=-1)
+        if network.feed_last_action_and_reward != "action":
+            reward = network.seen_reward(last_reward).flatten().unsqueeze(-1)
+            found = torch.cat([found, reward.to(found.dtype)], dim=-1)
+        found = torch.cat([found, action.to(found.dtype)], dim=-1)
     if instruction is not None:
         found = torch.cat([found, instruction.to(found.dtype)], dim=-1)
     if network.core is not None:

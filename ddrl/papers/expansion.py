@@ -73,16 +73,19 @@ def narrowed(
     experiments: Sequence[str] | None = None,
     variants: Sequence[str] | None = None,
     environments: Sequence[str] | None = None,
+    asked: Collection[str] = (),
     root: Roots = ROOT,
 ) -> dict[str, dict[str, list[str] | None]]:
     """Return for each of several papers the part of the lists that it knows, as filters for `expand`.
 
-    Leave out a paper that knows none of a list. Raise UserError for an unknown name, and if no paper is left.
+    Leave out a paper that knows none of a list. Raise UserError for a name that is unknown, or unknown to all papers
+    among the words `asked`, and if no paper is left.
     """
     wanted = {"experiments": experiments, "variants": variants, "environments": environments}
     known = {paper: _names(load_experiments(folder_of(paper, root)).values()) for paper in names}
+    among = [own for paper, own in known.items() if paper in asked] or list(known.values())
     for kind, values in wanted.items():
-        _check_filter(kind.removesuffix("s"), values, [name for own in known.values() for name in own[kind]])
+        _check_filter(kind.removesuffix("s"), values, [name for own in among for name in own[kind]])
     found = {}
     for paper, own in known.items():
         filters = {

@@ -22,7 +22,7 @@ from ddrl.population.executors import Executor, SerialExecutor, executor_on_ray
 from ddrl.population.exploit_explore import Candidate
 from ddrl.population.journal import BURN_IN, DIVERGED, EVOLVE, FINAL, Decision, Journal, Start
 from ddrl.population.member import Segment, SegmentOutcome, carry_over, evaluate_finally
-from ddrl.system.signals import StopRequest, stopping
+from ddrl.system.signals import StopRequest, newest_checkpoint, stopping
 from ddrl.training.builder import Builder
 from ddrl.training.config.population import Population, Values, with_values
 from ddrl.training.config.run_config import RunConfig, load_run_config
@@ -76,14 +76,18 @@ class Controller:
                 self._request.answer(executor.interrupt)
                 self._train(executor)
             if self._interrupted:
-                return "interrupted"
+                return self._stopped()
             best = results.best_member(self._journal, self.rule.size)
             display = MemberDisplay(self._view, best)
             if not evaluate_finally(self._segment(best), display, lambda: self._interrupted):
-                return "interrupted"
+                return self._stopped()
         results.write(self._builder, self.directory, self._journal, self._provenance, self.seconds)
         self._view.done()
         return "budget_reached"
+
+    def _stopped(self) -> str:
+        self._view.stopped(newest_checkpoint(self.directory))
+        return "interrupted"
 
     def _check_budget(self) -> None:
         """Raise UserError if the budget is now shorter than what a member had trained at its newest decision."""

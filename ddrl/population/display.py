@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from ddrl.population.journal import BURN_IN, DIVERGED, EVOLVE, Decision
+from ddrl.system.signals import next_start
 from ddrl.training.records.progress import Progress
 from ddrl.training.records.recorder import COUNTS, Counts
 from ddrl.types import Metrics
@@ -51,6 +53,11 @@ class View:
     def done(self) -> None:
         """Show the last line."""
         self.progress.done(self._total, self._latest)
+
+    def stopped(self, newest: Path | None) -> None:
+        """Show the last line of a population that was stopped; `newest` is the newest checkpoint of any member."""
+        where = "the same command goes on from the members' newest checkpoints" if newest else next_start(None)
+        self.note(f"stopped at {self._total.env_frames:,} frames of all members; {where}")
 
     def note(self, line: str) -> None:
         """Show one line."""

@@ -118,7 +118,7 @@ class ProcessExecutor:
         ended, _ = ray.wait(list(self._busy), num_returns=1, timeout=POLL_SECONDS)
         self._look()
         if what := self._pulse.gone():
-            raise gone_error(what, "members go on from their newest checkpoints")
+            raise gone_error(what, "the same command goes on with all members")
         if not ended:
             return self._give_up()
         process, segment, pid = self._busy.pop(ended[0])
@@ -144,9 +144,10 @@ class ProcessExecutor:
     def _replace(self, process: Any, segment: Segment, pid: Any, error: Exception) -> SegmentOutcome | None:
         """Continue a segment whose process died in a new one. Raise UserError if too many died without a checkpoint."""
         if what := what_is_gone():
-            raise gone_error(what, "members go on from their newest checkpoints")
+            raise gone_error(what, "the same command goes on with all members")
         member, checkpoints = segment.member, segment.directory / "checkpoints"
-        deaths = self._policy.died(member, (segment.number, checkpoint.newest_number(checkpoints)))
+        newest = checkpoint.newest_number(checkpoints)
+        deaths = self._policy.died(member, (segment.number, newest))
         self._view.complain(f"{last_words([pid])}\n{plain(error)}".strip())
         died = f"member {member}: its process died"
         reason = first_line(error)
@@ -156,7 +157,8 @@ class ProcessExecutor:
         if self._interrupt_asked:
             self._view.note(f"{died} ({reason}) while the population was stopping")
             return SegmentOutcome(member, interrupted=True)
-        self._view.note(f"{died} ({reason}); it goes on from its newest checkpoint")
+        going = "goes on from its newest checkpoint" if newest >= 0 else "has no checkpoint yet, and begins anew"
+        self._view.note(f"{died} ({reason}); it {going}")
         self._begin_in(self._member_process.remote(), segment)
         return None
 

@@ -12,7 +12,7 @@ from ddrl.inference.endpoint import Endpoint
 from ddrl.runtimes.serial import SerialRuntime
 from ddrl.runtimes.threads import ThreadsRuntime
 from ddrl.system.seeding import numpy_generator
-from ddrl.system.signals import stopping
+from ddrl.system.signals import newest_checkpoint, stopped, stopping
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.records.progress import Progress
 from ddrl.training.run import Run
@@ -47,4 +47,6 @@ def train_local(
             reason = run.train()
         if reason == "budget_reached":
             progress.done(run.counts, run.recorder.latest)
+        else:
+            progress.note(stopped(run.counts.env_frames, newest_checkpoint(directory)))
     return reason

@@ -106,7 +106,7 @@ def _listen(heard: int, numbers: list[signal.Signals], directory: Path | None) -
 
 def _end(why: str, number: int, directory: Path | None) -> None:
     """End the process now, and say where the next start continues."""
-    say(f"ddrl: {why}; {next_start(directory)}" if directory else f"ddrl: {why}")
+    say(f"ddrl: {why}; {next_start(newest_checkpoint(directory))}" if directory else f"ddrl: {why}")
     settle()
     os._exit(TRY_AGAIN if directory is None or newest_checkpoint(directory) else 128 + number)
 
@@ -120,10 +120,14 @@ def newest_checkpoint(directory: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
-def next_start(directory: Path) -> str:
-    """Say for the user from where the run in `directory` continues when it is started again."""
-    newest = newest_checkpoint(directory)
+def next_start(newest: Path | None) -> str:
+    """Say for the user from where a run continues when it is started again; `newest` is its newest checkpoint."""
     return f"the same command goes on from {newest}" if newest else "no checkpoint yet: the same command begins anew"
+
+
+def stopped(env_frames: int, newest: Path | None) -> str:
+    """Return the last line of a run that a signal has stopped after `env_frames`; `newest` as in `next_start`."""
+    return f"stopped at {env_frames:,} frames, {'which are saved' if newest else 'not saved'}; {next_start(newest)}"
 
 
 @contextmanager

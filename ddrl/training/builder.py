@@ -80,7 +80,8 @@ class Builder:
                 f"{topology.num_actors} x {topology.envs_per_actor})"
             )
         if self._evaluated != self.config.environment:
-            common_spec("evaluation.environment", [self.spec, spec_of(self._evaluated)])
+            given, where = self.config.evaluation.environment, "evaluation.environment"
+            common_spec(where, [self.spec, spec_of(self._evaluated, given=given, where=where)])
 
     def network(self) -> nn.Module:
         """Make the network with its initial parameters."""

@@ -123,18 +123,7 @@ class LearnerNode:
             network,
             self.params,
             self.queue,
-            Setting(
-                frame_skip=builder.spec.frame_skip,
-                device=builder.device,
-                precision=config.precision,
-                num_threads=topology.learner_threads,
-                num_trainers=topology.num_trainers,
-                parameter_shards=topology.parameter_shards if config.system.parameters == "sharded" else None,
-                shards=shards,
-                generator=numpy_generator(config.seed, "replay", reducer.rank),
-                reducer=reducer,
-                dropping=Dropping.of(store, topology.required_gradients, reducer.size),
-            ),
+            _setting(builder, reducer, shards, store),
         )
         if topology.adjustment:
             self._adjust(topology.adjustment)
@@ -303,6 +292,24 @@ class LearnerNode:
         if self._distant_replay:
             return self._distant_replay.refill(state["replay"])
         return self.replay.load_state_dict(state["replay"]) if isinstance(self.replay, PrioritizedReplay) else None
+
+
+def _setting(builder: Builder, reducer: Reducer, shards: Shards | None, store: SharedStore | None) -> Setting:
+    """Return the resources of the learner; the parameters are those of `LearnerNode`."""
+    config, topology = builder.config, builder.config.topology
+    return Setting(
+        frame_skip=builder.spec.frame_skip,
+        device=builder.device,
+        precision=config.precision,
+        num_threads=topology.learner_threads,
+        num_trainers=topology.num_trainers,
+        parameter_shards=topology.parameter_shards if config.system.parameters == "sharded" else None,
+        shards=shards,
+        generator=numpy_generator(config.seed, "replay", reducer.rank),
+        reducer=reducer,
+        dropping=Dropping.of(store, topology.required_gradients, reducer.size),
+        preemption=topology.preemption is not None,
+    )
 
 
 def _parameters(config: RunConfig, network: nn.Module, reducer: Reducer, shards: Shards | None) -> AnyParameters:

@@ -18,6 +18,7 @@ from ddrl.system import processor
 from ddrl.system.seeding import generator_state, set_generator_state
 from ddrl.training.builder import Builder, Generation
 from ddrl.training.config.run_config import RunConfig
+from ddrl.training.config.topology_checks import without_effect
 from ddrl.training.device import resolve_device
 from ddrl.training.evaluation import Evaluations
 from ddrl.training.learner_node import DistantReplay, LearnerNode, StopFlag
@@ -234,6 +235,8 @@ class Run:
         self.records.begin()
         if slow := processor.warning(self.config.precision, self.builder.device.type):
             self.records.announce(slow)
+        if idle := without_effect(self.config):
+            self.records.announce(idle)
         if self.node.replay:
             self.records.announce(str(self.node.replay))
         if self.remote:
@@ -321,8 +324,10 @@ class Run:
             return int(self.learner.core.updates)
         if refused := found.refusal or refusal or finished.kept(self.directory):
             raise refused
-        if curves := records.recorder.begin_anew(found.set_aside()):
-            records.note(f"what was recorded before is in {curves}")
+        aside = found.set_aside()
+        why = "" if aside.exists() else "no checkpoint yet, beginning anew; "
+        if curves := records.recorder.begin_anew(aside):
+            records.note(f"{why}what was recorded before is in {curves}")
         if found.loaded and (self._distant_replay or self._shards):
             raise UserError(f"{self.directory}: no checkpoint could be loaded; start it again, from the beginning")
         return None

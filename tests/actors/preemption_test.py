@@ -68,6 +68,11 @@ def test_wherever_unrolls_end_they_hold_the_same_steps_in_all(kind: str, data: A
         assert torch.equal(joined(parts, ends, name), joined(unrolls, whole, name)), name
     for name in ("valid", "distribution"):
         assert torch.equal(joined(parts, ends, name), joined(unrolls, whole, name)), name
+    assert [unroll.preempted.tolist() for unroll in parts] == [
+        [steps < LENGTH] * unroll.batch_size if unroll.valid[:steps].any(0).all() else unroll.preempted.tolist()
+        for unroll, steps in zip(parts, ends, strict=True)
+    ]
+    assert not any(unroll.preempted.any() for unroll in unrolls)
     assert episodes == all_episodes
     assert preemption.finished == list(range(len(ends)))
 

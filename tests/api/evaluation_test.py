@@ -33,6 +33,39 @@ def test_an_evaluation_is_that_of_the_command_line(
     assert "5 episodes" in repr(found)
 
 
+def test_the_environment_may_differ_from_the_one_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path / "run", environment={"name": "pointnav/small", "max_steps": 30})
+    changes = {"max_steps": 7, "sensors": "blind"}
+    found = ddrl.evaluate(run, episodes=3, environment=changes)
+    assert max(found.lengths) <= 7 < max(ddrl.evaluate(run, episodes=3).lengths)
+    words = ["evaluate", str(run.directory), "--episodes", "3"]
+    assert cli.main([*words, "--environment", "max_steps=7", "sensors=blind", "--json"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert (found.returns, found.lengths, changes) == tuple(
+        printed[key] for key in ("returns", "lengths", "environment")
+    )
+    assert cli.main([*words, "--environment", "max_steps=7"]) == 0
+    assert "3 episodes, max_steps=7, after" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["stepz=7"], "--environment: unknown option of toy/catch 'stepz'"),
+        (["rows=x"], "--environment.rows: 'x' is not allowed for toy/catch"),
+        (["rows=12"], "environment '--environment': what one agent plays must be alike"),
+        (["name=toy/nothing"], "--environment.name: unknown task of toy 'nothing'"),
+        (["rows"], "--environment 'rows' is not allowed; allowed: key=value"),
+    ],
+)
+def test_an_environment_that_the_agent_cannot_be_tested_in_is_one_line(
+    words: list[str], says: str, runs: list[ddrl.Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("evaluate", "watch"):
+        assert cli.main([command, str(runs[0].directory), "--environment", *words]) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_no_episode_is_no_evaluation(runs: list[ddrl.Run]) -> None:
     with pytest.raises(ddrl.UserError, match=r"episodes must be an integer of at least 1 \(got 0\)"):
         ddrl.evaluate(runs[0], episodes=0)

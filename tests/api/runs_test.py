@@ -15,6 +15,7 @@ from ddrl import cli
 from ddrl.api import launch, runs
 from ddrl.system.text_files import read_json
 from ddrl.training.config.run_config import to_json
+from ddrl.training.records import checkpoint
 from tests.api.agents import trained
 from tests.runs import BASE
 
@@ -119,7 +120,10 @@ def test_a_finished_other_run_is_refused_unless_it_is_to_be_overwritten() -> Non
 
 def test_an_interrupted_run_raises_what_ends_a_loop_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "train", lambda *arguments, **options: "interrupted")
-    with pytest.raises(KeyboardInterrupt, match="run: interrupted after a checkpoint"):
+    with pytest.raises(KeyboardInterrupt, match="run: interrupted before a checkpoint; the call begins anew"):
+        trained(Path("run"))
+    checkpoint.save(Path("run/checkpoints"), 7, {})
+    with pytest.raises(KeyboardInterrupt, match="run: interrupted after a checkpoint; the same call goes on"):
         trained(Path("run"))
 
 

@@ -190,6 +190,22 @@ def test_the_docs_show_what_a_fresh_clone_prints_for_scale_paper(
     assert len(described) > 40 and set(described) <= shown
 
 
+def test_of_one_paper_a_line_says_why_a_range_is_wide_and_how_to_narrow_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["plan", "ddppo_2020", "--scale", "workstation"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wide: ")]
+    assert line.startswith(
+        "wide: 45 runs of ppo with network mlp + LSTM 128 on pointnav are estimated from runs of the "
+    )
+    assert (
+        "so the ends of a range are up to 46-fold apart; measure one: ddrl bench ppo pointnav/large --network mlp"
+        in line
+    )
+    assert "--set hyperparameters.lstm_size=128 --json" in line
+
+
 def test_the_command_prints_a_row_for_every_experiment(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,14 @@ LADDER = [
 ]
 
 
+def test_a_kept_agent_measures_what_runs_of_its_kind_cost() -> None:
+    known = measured(ROOT / "results")
+    (agent,) = [one for one in known if one.system.environment == "terrain/hurdles" and not one.place]
+    assert agent.frames is not None and agent.core_seconds > 0
+    cost = cost_of(agent.system, known)
+    assert cost is not None and cost.step == TASK and agent in cost.measurements
+
+
 @pytest.mark.parametrize("closest", range(len(LADDER)))
 def test_the_closest_measurement_counts_alone(closest: int) -> None:
     known = [costing(10.0 ** -(index + 1), **changed) for index, (_, changed) in enumerate(LADDER)][closest:]

@@ -88,7 +88,7 @@ DIVERGENCE = (
         "ppo_forgets_between_minibatches",
         "steps of a network with a memory are shuffled alone",
         PPO,
-        "return self.lstm_size > 0 or self.feed_last_action_and_reward",
+        "return self.lstm_size > 0 or self.feed_last_action_and_reward is not False",
         "return self.lstm_size > 1000",
         f"{PPO_KEYS}::test_minibatches_are_whole_unrolls_where_a_step_depends_on_those_before",
     ),

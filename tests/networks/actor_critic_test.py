@@ -8,6 +8,7 @@ import torch
 from ddrl.errors import UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.networks.actor_critic import ActorCritic
+from ddrl.networks.trunk import Fed
 from ddrl.types import EnvSpec, NetworkOutput
 
 ATARI = EnvSpec("atari/test", (4, 84, 84), "uint8", 18, 4, "test")
@@ -16,7 +17,7 @@ SMALL = EnvSpec("toy/test", (2, 36, 44), "uint8", 3, 1, "test")
 FLAT = EnvSpec("toy/test", (6,), "float32", 3, 1, "test")
 
 
-def make(spec: EnvSpec, network: str, lstm_size: int = 0, feed: bool = False, seed: int = 0) -> ActorCritic:
+def make(spec: EnvSpec, network: str, lstm_size: int = 0, feed: Fed = False, seed: int = 0) -> ActorCritic:
     generator = torch.Generator().manual_seed(seed)
     return ActorCritic(
         spec, network=network, lstm_size=lstm_size, feed_last_action_and_reward=feed, generator=generator
@@ -45,6 +46,20 @@ def inputs(spec: EnvSpec, time: int, batch: int) -> dict[str, torch.Tensor]:
 def outputs_of(network: ActorCritic, data: dict[str, torch.Tensor]) -> NetworkOutput:
     output: NetworkOutput = network(**data, state=network.initial_state(data["start"].shape[1]))
     return output
+
+
+@pytest.mark.parametrize("lstm_size", [0, 8])
+def test_the_last_action_may_be_fed_alone(lstm_size: int) -> None:
+    network, data = make(FLAT, "tanh_mlp", lstm_size, feed="action"), inputs(FLAT, 3, 4)
+    neither, both = make(FLAT, "tanh_mlp", lstm_size), make(FLAT, "tanh_mlp", lstm_size, feed=True)
+    units = 4 * lstm_size or FLAT.num_actions + 1  # that read the inputs: gates, or both heads
+    assert count(network) == count(neither) + FLAT.num_actions * units == count(both) - units
+    assert not network.sees_steps_alone
+    before = outputs_of(network, data)
+    other = outputs_of(network, data | {"last_reward": data["last_reward"] + 1.0})
+    torch.testing.assert_close(other.distribution, before.distribution, rtol=0, atol=0)
+    other = outputs_of(network, data | {"last_action": (data["last_action"] + 1) % FLAT.num_actions})
+    assert not torch.equal(other.distribution, before.distribution)
 
 
 # The language channel, which is not there without instructions: 1000 x 20 embeddings, an LSTM of 64 with one bias, and

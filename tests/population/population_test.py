@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,15 @@ def test_another_seed_decides_otherwise(tmp_path: Path, straight: Path) -> None:
     assert not lineage(tmp_path).equals(lineage(straight))
 
 
-def test_it_may_be_interrupted_before_its_members_have_acted(tmp_path: Path, straight: Path) -> None:
+def test_it_may_be_interrupted_before_its_members_have_acted(
+    tmp_path: Path, straight: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """At turns that follow each other: nobody has acted, one actor has, ...; and after some segments."""
     for turns in (0, 1, 1, 90):
         with interrupted_after(turns):
-            assert train(small(), tmp_path, quiet=True) == "interrupted"
+            assert train(small(), tmp_path) == "interrupted"
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert re.match(r"stopped at [\d,]+ frames of all members; the same command goes on from the members'", last)
     assert train(small(), tmp_path, quiet=True) == "budget_reached"
     same(straight, tmp_path)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import ray
+from ray.exceptions import RayError
 
+from ddrl.coordinator.restarts import RestartPolicy
 from ddrl.errors import UserError
 from ddrl.population import process_executor
 from ddrl.population.process_executor import ProcessExecutor
 from ddrl.runtimes.ray import cluster
+from ddrl.training.records import checkpoint
 
 
 @pytest.fixture
@@ -37,6 +41,22 @@ def test_a_member_that_does_not_stop_is_given_up_after_a_bound(
     outcome = busy.next_ended()
     assert outcome is not None and (outcome.member, outcome.interrupted) == (3, True)
     assert not busy._busy
+
+
+@pytest.mark.parametrize(
+    ("updates", "says"), [([], "has no checkpoint yet, and begins anew"), ([7], "goes on from its newest checkpoint")]
+)
+def test_a_member_whose_process_died_says_whether_it_has_a_checkpoint(
+    busy: ProcessExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, updates: list[int], says: str
+) -> None:
+    for number in updates:
+        checkpoint.save(tmp_path / "checkpoints", number, {})
+    monkeypatch.setattr(process_executor, "what_is_gone", lambda: "")
+    monkeypatch.setattr(process_executor, "last_words", lambda pids: "")
+    busy._policy, busy._member_process, busy._begin_in = RestartPolicy(), MagicMock(), MagicMock()  # type: ignore[method-assign]
+    segment: Any = SimpleNamespace(member=3, number=0, directory=tmp_path)
+    assert busy._replace(MagicMock(), segment, 0, RayError("killed")) is None
+    assert busy._view.note.call_args.args[0].endswith(f"; it {says}")  # type: ignore[attr-defined]
 
 
 def test_members_of_a_cluster_that_is_gone_are_not_waited_for(

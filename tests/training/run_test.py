@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from functools import partial, partialmethod
 from pathlib import Path
@@ -19,6 +21,7 @@ from ddrl.errors import UserError
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system.locks import locked
 from ddrl.training.config.run_config import RunConfig, fingerprint, parse_run_config
+from ddrl.training.records import checkpoint
 from ddrl.training.records import manifest as provenance_module
 from ddrl.training.records.recorder import read_curves
 from ddrl.training.run import Run
@@ -229,6 +232,25 @@ def test_an_interrupted_run_saves_and_goes_on(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("runtime", ["serial", "threads"])
+def test_the_last_line_after_ctrl_c_says_where_the_run_stopped_and_how_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runtime: str
+) -> None:
+    def learn_and_press(self: Run) -> None:
+        learn(self)
+        if self.learner.core.updates == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    learn = Run._learn
+    monkeypatch.setattr(Run, "_learn", learn_and_press)
+    chosen = config(topology={"runtime": runtime}, env_frames=2**40, evaluation={"period_frames": None})
+    assert train(chosen, tmp_path) == "interrupted"
+    newest = max((tmp_path / "checkpoints").glob("*.pt"))
+    frames = checkpoint.load(newest.parent, int(newest.stem))["learner"]["counters"][0]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"stopped at {frames:,} frames, which are saved; the same command goes on from {newest}"
+
+
+@pytest.mark.parametrize("runtime", ["serial", "threads"])
 @pytest.mark.parametrize("role", ["_learn", "episode", "_is_over"])
 def test_an_error_in_any_role_ends_the_run_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, role: str
@@ -380,14 +402,30 @@ def test_a_run_waits_for_who_is_at_its_directory(tmp_path: Path) -> None:
     holder.join()
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_begins_anew_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(config(), tmp_path / "straight", quiet=True)
     (tmp_path / "again").mkdir()
     cut_short = (tmp_path / "straight" / "curves.jsonl").read_text()[:1000]
     (tmp_path / "again" / "curves.jsonl").write_text(cut_short)
-    train(config(), tmp_path / "again", quiet=True)
-    assert (tmp_path / "again" / "checkpoints-none" / "curves.jsonl").read_text() == cut_short
+    train(config(), tmp_path / "again")
+    moved = tmp_path / "again" / "records-before" / "curves.jsonl"
+    assert f"no checkpoint yet, beginning anew; what was recorded before is in {moved}" in capsys.readouterr().err
+    assert (tmp_path / "again" / "records-before" / "curves.jsonl").read_text() == cut_short
     assert len(read_curves(tmp_path / "again" / "curves.jsonl")) == len(read_curves(tmp_path / "straight/curves.jsonl"))
+
+
+@pytest.mark.parametrize("weighting", ["samples", "learners"])
+def test_a_weighting_of_learners_where_there_is_one_is_said_to_have_no_effect(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], weighting: str
+) -> None:
+    sizes = small("ppo") | {"weighting": weighting}
+    topology = SYNCHRONOUS | {"runtime": "serial"}
+    values = merged(BASE, {"algorithm": "ppo", "env_frames": 200}) | {"hyperparameters": sizes, "topology": topology}
+    train(parse_run_config(values), tmp_path)
+    said = "key 'hyperparameters.weighting': learners has no effect with one learner"
+    assert (said in capsys.readouterr().err) == (weighting == "learners")
 
 
 def test_a_run_carries_the_plans_in_force_when_it_began(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def test_another_suite_may_be_evaluated_than_is_trained_on(tmp_path: Path) -> No
             {"evaluation": {"environment": {"name": "minigrid/Empty"}}},
             "evaluation.environment.name: unknown task of minigrid 'Empty'",
         ),
+        ({"evaluation": {"environment": {"view_size": 4.5}}}, "^evaluation.environment.view_size: 4.5 is not allowed"),
+        ({"evaluation": {"environment": {"wiew": 5}}}, "^evaluation.environment: unknown option of minigrid/.* 'wiew'"),
     ],
 )
 def test_a_suite_that_a_run_cannot_have_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

@@ -20,6 +20,8 @@ class Option:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    unread_with: tuple[str, bool | float] | None = None
+    """Another option and the value of it with which this one is not read; None: it always is."""
 
     def describe(self) -> str:
         """Return what is allowed, in words."""

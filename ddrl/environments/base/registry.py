@@ -10,6 +10,7 @@ another package that names it as an entry point of the group `ddrl.environments`
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -131,6 +132,24 @@ def resolve_options(name: str, options: Mapping[str, Any], *, where: str = "envi
             raise UserError(f"{where}.{key}: {value!r} is not allowed for {name}; allowed: {allowed[key].describe()}")
     given = {key: option.default for key, option in allowed.items()} | dict(options)
     return {key: float(value) if isinstance(allowed[key].default, float) else value for key, value in given.items()}
+
+
+def check_read(name: str, options: Mapping[str, Any], *, given: Mapping[str, Any], where: str = "environment") -> None:
+    """Raise UserError for an option of `given`, a part of `options`, that differs from its default and is not read.
+
+    The error names `where`. Raise it as `resolve_options`, too.
+    """
+    allowed, resolved = _options(name, f"{where}.name"), resolve_options(name, options, where=where)
+    for key in given:
+        option = allowed.get(key)
+        if option is None or option.unread_with is None or resolved[key] == option.default:
+            continue
+        other, value = option.unread_with
+        if resolved[other] == value:
+            shown, default, beside = (json.dumps(one) for one in (resolved[key], option.default, value))
+            raise UserError(
+                f"{where}.{key}: {shown} would not be read with {other}: {beside}; allowed otherwise: {default}"
+            )
 
 
 def spec_for(name: str, **options: Any) -> EnvSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from ddrl.environments.base import finite, registry
@@ -120,10 +119,21 @@ def make_env(
     return NamedEnv(env, name, registry.column_tasks(environment["name"], first_env, num_envs))
 
 
-def spec_of(environment: Mapping[str, Any]) -> EnvSpec:
-    """Return an environment's spec. Raise UserError where it cannot be determined."""
-    keep = (UserError,)
-    spec: EnvSpec = _named(f"environment {environment['name']}", partial(registry.spec_for, **environment), keep=keep)
+def spec_of(
+    environment: Mapping[str, Any], *, given: Mapping[str, Any] | None = None, where: str = "environment"
+) -> EnvSpec:
+    """Return an environment's spec; `where` names its keys in errors, `given` has those that stand there (None: all).
+
+    Raise UserError where the spec cannot be determined, and for a key that has no effect.
+    """
+    options = {key: value for key, value in environment.items() if key != "name"}
+
+    def checked() -> EnvSpec:
+        own = {key: value for key, value in (environment if given is None else given).items() if key != "name"}
+        registry.check_read(environment["name"], options, given=own, where=where)
+        return registry.spec_for(environment["name"], **options)
+
+    spec: EnvSpec = _named(f"environment {environment['name']}", checked, keep=(UserError,))
     return spec
 
 

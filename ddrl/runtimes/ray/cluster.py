@@ -164,7 +164,7 @@ def gone_error(what: str, where: str) -> UserError:
 
     `what` is the part that does not answer; `where` says where the next start goes on.
     """
-    error = UserError(f"the Ray cluster is gone: {what} does not answer; {where} (type the same command again)")
+    error = UserError(f"the Ray cluster is gone: {what} does not answer; {where}")
     error.status = TRY_AGAIN
     return error
 

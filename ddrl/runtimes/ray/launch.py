@@ -108,7 +108,7 @@ def plan(
         make_learner=partial(make_learner, config, directory.resolve(), folder, part=part),
         make_actor=partial(work_alone, topology.num_learners) if central else partial(act_alone, config),
         describe_actor=lambda index, generation: builder.describe("actor", index, Generation(*generation)),
-        describe_checkpoint=partial(describe_checkpoint, directory, topology.num_learners),
+        newest_checkpoint=partial(newest_checkpoint, directory, topology.num_learners),
         folder=folder,
         replay=(config, directory.resolve()) if topology.replay == "own" else None,
         shards=[(config, shard) for shard in shards],
@@ -160,14 +160,14 @@ def step_bytes(spec: EnvSpec) -> int:
     return observation + 4 * spec.distribution_size + 8 * spec.action_size + 64
 
 
-def describe_checkpoint(directory: Path, num_learners: int) -> str:
-    """Return a line that names the newest checkpoint that all learners and the replay have."""
+def newest_checkpoint(directory: Path, num_learners: int) -> Path | None:
+    """Return the newest checkpoint that all learners and the replay have; None where there is none."""
     folders = [checkpoint.rank_folder(directory, rank) for rank in range(1, num_learners)]
     folders += [folder for folder in [checkpoint.replay_folder(directory)] if folder.exists()]
     for path in sorted((directory / "checkpoints").glob("*.sha256"), reverse=True):
         if all((folder / path.name).exists() for folder in folders):
-            return f"the next start goes on from {path.with_suffix('.pt')}"
-    return "there is no checkpoint, the next start begins anew"
+            return path.with_suffix(".pt")
+    return None
 
 
 def make_learner(

@@ -44,7 +44,7 @@ class Plan:
     make_learner: MakeLearner
     make_actor: MakeActor
     describe_actor: Callable[[int, tuple[int, int]], str]  # (actor, generation) -> its name in messages
-    describe_checkpoint: Callable[[], str]  # returns the line that says from which checkpoint the next start continues
+    newest_checkpoint: Callable[[], Path | None]  # that all learners and the replay have, None: there is none yet
     folder: Path | None  # of an own cluster: all processes are on this machine. None: a cluster was joined
     replay: tuple[RunConfig, Path] | None = None  # configuration and directory, for a replay in a process of its own
     shards: Sequence[tuple[RunConfig, slice]] = ()

@@ -21,6 +21,7 @@ from ddrl.runtimes.ray.errors import cause_of, first_line, plain, traceback_of
 from ddrl.runtimes.ray.messages import Status
 from ddrl.runtimes.ray.placement import gpus_per_learner
 from ddrl.runtimes.ray.process_group import POLL_SECONDS, ClusterGone, Interrupted, Plan, ProcessGroup, Who
+from ddrl.system.signals import next_start, stopped
 from ddrl.training.records.display import Display
 
 SAVING_SECONDS = 30.0
@@ -73,7 +74,7 @@ class RayRuntime:
         Raise UserError where the cluster is too small, an actor raised or processes keep dying, and whatever a learner
         raised.
         """
-        gpus, policy, where = gpus_per_learner(self._plan), RestartPolicy(), self._plan.describe_checkpoint
+        gpus, policy, where = gpus_per_learner(self._plan), RestartPolicy(), self._where
         while True:
             group = ProcessGroup(self._plan, gpus, self._display, lambda: self._interrupted)
             try:
@@ -96,10 +97,16 @@ class RayRuntime:
                 if give_up:
                     words = f"the {died.role} died {deaths} times in a row without an update: {died}"
                     raise UserError(words) from None
-                self._display.note(f"the {died.role} died ({died}): continuing from the newest checkpoint")
+                saved = self._plan.newest_checkpoint() is not None
+                going = "continuing from the newest checkpoint" if saved else "no checkpoint yet, beginning anew"
+                self._display.note(f"the {died.role} died ({died}): {going}")
             finally:
                 if not what_is_gone():  # Ray would wait for it
                     group.kill()
+
+    def _where(self) -> str:
+        """Say from where the next start goes on."""
+        return next_start(self._plan.newest_checkpoint())
 
     def _supervise(self, group: ProcessGroup) -> Any:
         try:
@@ -121,12 +128,16 @@ class RayRuntime:
                 if told and time.monotonic() - told > (SAVING_SECONDS if lost else STOPPING_SECONDS):
                     if lost:
                         break
-                    where = self._plan.describe_checkpoint()
-                    self._display.complain(f"the learners have not stopped within {STOPPING_SECONDS:.0f} s; {where}")
+                    late = f"the learners have not stopped within {STOPPING_SECONDS:.0f} s"
+                    self._display.complain(f"{late}; {self._where()}")
                     return "interrupted"
             if lost:
                 raise ClusterGone(lost)
             group.wait_for_actors()
+            self._look(group)  # an answer that was under way above is of before the end
+            if reasons[0] == "interrupted" and self.last_status:
+                frames = self.last_status.counts.env_frames
+                self._display.note(stopped(frames, self._plan.newest_checkpoint()))
             return reasons[0]
         except RayTaskError as error:
             if type(error.cause) is not ConnectionError:

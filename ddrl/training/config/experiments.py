@@ -65,14 +65,14 @@ def _validated(run: PlannedRun, folder: Path) -> PlannedRun:
 
 def _resolved(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a configuration with its defaults, resolved once for all seeds."""
-    from ddrl.environments.base.registry import resolve_options
+    from ddrl.environments.base.registry import check_read
     from ddrl.training.config.run_config import parse_run_config, to_json  # imports torch
 
     key = json.dumps({**config, "seed": 0})
     if key not in _RESOLVED:
         resolved = to_json(parse_run_config(config, where=where))
         options = dict(resolved["environment"])
-        resolve_options(options.pop("name"), options, where=f"{where}: environment")
+        check_read(options.pop("name"), options, given=options, where=f"{where}: environment")
         _RESOLVED[key] = resolved
     return _RESOLVED[key] | {"seed": config["seed"]}
 

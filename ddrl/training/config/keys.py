@@ -75,7 +75,7 @@ def _words(annotation: Any) -> str:
     if origin is Annotated:
         return " ".join([_words(arguments[0]), *_bounds(arguments[1:])])
     if origin is Literal:
-        return ", ".join(str(value) for value in arguments)
+        return ", ".join(json.dumps(value) if isinstance(value, bool) else str(value) for value in arguments)
     if annotation is type(None):
         return "null"
     if annotation in (int, float, bool, str):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from ddrl import algorithms
 from ddrl.errors import UserError
 from ddrl.training.config.topology import DynamicBatching, Topology
 
@@ -57,6 +59,17 @@ def check_topology(config: RunConfig) -> None:
             f"key 'topology.max_policy_lag' must be at least {smallest}, since one round of {columns} columns "
             f"must be under way before the batch of {fresh} that its last column belongs to is first learned from"
         )
+
+
+def without_effect(config: RunConfig) -> str:
+    """Return a line about a key that is accepted though it has no effect, or "".
+
+    It is accepted since experiments change the number of learners alone, from run to run.
+    """
+    weighting = asdict(config.hyperparameters).get("weighting", "samples")  # type: ignore[call-overload]
+    if weighting == "samples" or config.topology.num_learners > 1:
+        return ""
+    return f"key 'hyperparameters.weighting': {weighting} has no effect with one learner"
 
 
 def _refused(key: str, rule: str, given: object) -> UserError:
@@ -124,7 +137,16 @@ def _check_learners(config: RunConfig) -> None:
         )
     for name, number in shared.items():
         if number % learners:
-            raise _refused("num_learners", f"must divide {name}", f"{learners} and {number}")
+            default = ", which is its default" if number in _defaults(config).get(name, ()) else ""
+            raise _refused("num_learners", f"must divide {name}", f"{learners} and {number}{default}")
+
+
+def _defaults(config: RunConfig) -> dict[str, list[Any]]:
+    """Return the keys that learners share -> the values that nobody may have typed."""
+    module, key = algorithms.load(config.algorithm), "batch_size"
+    of_tasks = [own[key] for own in module.TASK_DEFAULTS.values() if key in own]
+    own = [one.default for one in fields(config.hyperparameters) if one.name == key]  # type: ignore[arg-type]
+    return {"topology.num_actors": [Topology.num_actors], f"hyperparameters.{key}": [*own, *of_tasks]}
 
 
 def _check_preemption(config: RunConfig) -> None:

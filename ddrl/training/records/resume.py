@@ -12,6 +12,9 @@ from ddrl.training.records import checkpoint
 from ddrl.training.records.checkpoint_layout import migrated
 from ddrl.training.records.identity import Identity
 
+BEFORE = "records-before"
+"""The folder of what a run recorded before it had a checkpoint, and then began anew."""
+
 
 class Checkpoints:
     """The checkpoints in a run's directory; `note` gets a line about each that is passed over."""
@@ -79,7 +82,7 @@ class Checkpoints:
             self._note(f"{self._identity.difference(self._other)}: starting anew; old state in {aside}")
             return aside
         if not any(self._folder.rglob("*.pt")):  # even damaged ones must go: their numbers may exceed new ones
-            return checkpoint.free_name(self._folder.with_name(f"{self._folder.name}-none"))
+            return checkpoint.free_name(self._folder.with_name(BEFORE))
         aside = checkpoint.set_aside(self._folder, "unusable")
         self._note(f"no checkpoint can be continued: starting anew; old files in {aside}")
         return aside

@@ -107,3 +107,32 @@ def test_a_wrong_name_or_option_is_one_line_with_what_is_allowed(name, options, 
 
 def test_a_whole_number_is_a_number():
     assert registry.resolve_options("atari/pong", {"sticky_actions": 0})["sticky_actions"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "given", "refused"),
+    [
+        (
+            "pointnav/small",
+            {"step_spread": 0.5},
+            {"step_spread": 0.5},
+            "step_spread: 0.5 would not be read with step_ms: 0.0",
+        ),
+        ("pointnav/small", {"step_spread": 0.5, "step_ms": 0.0}, {"step_ms": 0.0}, None),
+        ("pointnav/small", {"step_spread": 0.5, "step_ms": 1}, {"step_spread": 0.5}, None),
+        ("pointnav/small", {"step_spread": 0.0}, {"step_spread": 0.0}, None),
+        (
+            "terrain/gaps",
+            {"obstacles": False, "difficulty": 0.5},
+            {"difficulty": 0.5},
+            "difficulty: 0.5 would not be read with obstacles: false",
+        ),
+        ("terrain/gaps", {"difficulty": 0.5}, {"difficulty": 0.5}, None),
+    ],
+)
+def test_an_option_that_another_one_makes_idle_is_refused_where_it_is_given(name, options, given, refused):
+    if refused is None:
+        registry.check_read(name, options, given=given)
+        return
+    with pytest.raises(UserError, match=f"^evaluation.environment.{refused}; allowed otherwise: [01].0$"):
+        registry.check_read(name, options, given=given, where="evaluation.environment")

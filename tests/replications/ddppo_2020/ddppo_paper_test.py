@@ -12,10 +12,14 @@ import pytest
 from ddrl.analysis.runs.problems import gather
 from ddrl.analysis.tables.scores import scores
 from ddrl.analysis.verdicts.cells import cells
+from ddrl.bench.defaults import default_config
 from ddrl.papers.experiments import load_experiments
 from ddrl.papers.paper import load_paper
 from ddrl.papers.published import load_published, load_references
+from ddrl.system.text_files import parse_yaml
 from ddrl.training.config.experiments import PlannedRun, expand, paper_configs
+from ddrl.training.config.overrides import merged
+from ddrl.training.config.run_config import to_json
 from tests.analysis.fakes import assert_figures_are_drawn, decided, write_timed
 
 ROOT = Path(__file__).parents[3] / "replications"
@@ -178,6 +182,16 @@ def test_the_base_is_what_the_authors_have() -> None:
             found = found[part]
         assert found == entry.paper, entry.name
     assert config["hyperparameters"]["batch_size"] == 4 * config["topology"]["num_learners"]
+
+
+def test_the_page_prints_the_settings_with_which_one_worker_was_measured() -> None:
+    page = (ROOT.parent / "docs" / "papers" / "ddppo_2020.md").read_text()
+    printed = parse_yaml(page.partition("```yaml\n")[2].partition("```")[0])
+    (run, *_) = expand(PAPER.key, "workstation", root=ROOT, experiments=["scaling"], variants=["one_equal"])
+    measured = default_config("ppo", "pointnav/large", merged(printed, {"topology": {"runtime": "serial"}}))
+    assert to_json(measured)["hyperparameters"] == run.config["hyperparameters"]
+    topology = to_json(measured)["topology"]
+    assert {key for key, value in run.config["topology"].items() if topology[key] != value} == {"runtime"}
 
 
 def test_every_worker_has_the_same_environments_and_the_same_share_of_a_batch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import shutil
 from collections.abc import Callable
@@ -209,6 +210,17 @@ def test_lists_narrow_each_of_several_papers_to_the_names_that_it_knows() -> Non
         narrowed(both, experiments=["continous"], root=ROOT)
     with pytest.raises(UserError, match="no paper is left"):
         narrowed(both, experiments=["atari"], variants=["ppo"], root=ROOT)
+
+
+def test_the_papers_that_were_asked_for_say_which_names_there_are() -> None:
+    both = ["impact_2020", "impala_2018"]
+    with pytest.raises(UserError) as caught:
+        narrowed(both, experiments=["nothing"], asked=["snakemake", "--", "impala_2018"], root=ROOT)
+    with pytest.raises(UserError, match=f"^{re.escape(str(caught.value))}$"):
+        narrowed(["impala_2018"], experiments=["nothing"], root=ROOT)
+    with pytest.raises(UserError, match="unknown experiment 'continuous'"):
+        narrowed(both, experiments=["continuous"], asked=["impala_2018"], root=ROOT)
+    assert list(narrowed(both, experiments=["atari"], asked=["impala_2018"], root=ROOT)) == ["impala_2018"]
 
 
 def test_no_score_of_the_papers_own_stands_in_the_published_tables() -> None:

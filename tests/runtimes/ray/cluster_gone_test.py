@@ -30,5 +30,5 @@ def test_a_run_whose_cluster_loses_its_head_says_so_within_a_minute_and_where_th
     error = process.ended(60)
     assert process.returncode == INTERRUPTED, error
     last = error.splitlines()[-1]
-    assert last.startswith("ddrl: the Ray cluster is gone: its head (GCS)") and "the next start goes on from" in last
+    assert last.startswith("ddrl: the Ray cluster is gone: its head (GCS)") and "the same command goes on from" in last
     assert psutil.wait_procs(family, timeout=30)[1] == []

@@ -25,6 +25,7 @@ from ddrl.runtimes.ray.messages import Beside
 from ddrl.runtimes.ray.process_group import ClusterGone, Plan, ProcessGroup, Who
 from ddrl.system import temporary
 from ddrl.training.config.run_config import parse_run_config
+from ddrl.training.records import checkpoint
 from tests.runs import BASE, GRADIENTS, VERSIONED, config, curves, merged, small
 from tests.runtimes.crash import raising_actor, vanishing_actor
 from tests.runtimes.ray import clusters, ranks
@@ -140,10 +141,16 @@ def test_an_asynchronous_run_records_its_lag_reaches_its_budget_and_leaves_the_c
     assert holder.is_running()
 
 
-def test_a_run_interrupted_as_soon_as_its_learner_answers_goes_on(tmp_path: Path, holder: psutil.Process) -> None:
+def test_a_run_interrupted_as_soon_as_its_learner_answers_goes_on(
+    tmp_path: Path, holder: psutil.Process, capsys: pytest.CaptureFixture[str]
+) -> None:
     chosen = parse_run_config(merged(BASE, EVERY_UPDATE | {"topology": RAY}))
-    stopped = launch.train_with_ray(chosen, tmp_path, quiet=True, watch=lambda status: True)
+    stopped = launch.train_with_ray(chosen, tmp_path, watch=lambda status: True)
     assert stopped == "interrupted"
+    newest = max((tmp_path / "checkpoints").glob("*.pt"))
+    frames = checkpoint.load(newest.parent, int(newest.stem))["learner"]["counters"][0]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"stopped at {frames:,} frames, which are saved; the same command goes on from {newest}"
     assert train(chosen, tmp_path, quiet=True) == "budget_reached"
     assert json.loads((tmp_path / "run.json").read_text())["resumes"] == 1
     curve = learned(tmp_path)
@@ -169,7 +176,10 @@ def test_a_threshold_that_no_actor_reaches_before_the_last_changes_no_bit(
     for name, preemption in (("without", None), ("all", {"threshold": 1.0})):
         topology = PREEMPTED | {"preemption": preemption}
         train(config(topology=topology, **EVERY_UPDATE), tmp_path / name, quiet=True)
-    pd.testing.assert_frame_equal(learned(tmp_path / "without"), learned(tmp_path / "all"))
+    own = learned(tmp_path / "all")
+    of_preemption = own.metric.isin(["live_fraction", "preempted_fraction"])
+    assert set(own[own.metric == "preempted_fraction"].value) == {0.0}
+    pd.testing.assert_frame_equal(learned(tmp_path / "without"), own[~of_preemption].reset_index(drop=True))
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
@@ -185,6 +195,9 @@ def test_unrolls_end_early_and_two_learners_reach_the_budget(
     whole = 40 * chosen.hyperparameters.batch_size
     collected = made.agent_steps.iloc[-1] / (made.updates.iloc[-1] * whole)
     assert 0.2 < collected < 0.88, "toy/catch has a dead step in ten, so a whole unroll has 0.9"
+    means = made.groupby("metric").value.mean()
+    assert means["live_fraction"] == pytest.approx(collected, abs=1e-6)
+    assert 0.1 < means["preempted_fraction"] <= 1.0
 
 
 def test_late_gradients_are_dropped_and_two_learners_reach_the_budget(tmp_path: Path, holder: psutil.Process) -> None:
@@ -285,7 +298,7 @@ def plan(**changes: Any) -> Plan:
         "make_learner": None,
         "make_actor": None,
         "describe_actor": lambda index, generation: f"actor {index}",
-        "describe_checkpoint": lambda: "the next start begins anew",
+        "newest_checkpoint": lambda: None,
         "folder": Path("/tmp/of-an-own-cluster"),
     }
     return Plan(**values | changes)
@@ -336,8 +349,8 @@ def headless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def assert_gone(error: UserError) -> None:
     assert str(error) == (
-        "the Ray cluster is gone: its head (GCS) at 127.0.0.1:1 does not answer; the next start begins anew "
-        "(type the same command again)"
+        "the Ray cluster is gone: its head (GCS) at 127.0.0.1:1 does not answer; "
+        "no checkpoint yet: the same command begins anew"
     )
     assert error.status == 75
 
@@ -390,7 +403,7 @@ def test_learners_that_do_not_stop_are_waited_for_no_longer_than_a_bound(monkeyp
     run = supervisor(notes)
     run.interrupt()
     assert run._supervise(group) == "interrupted"
-    assert notes == ["the learners have not stopped within 0 s; the next start begins anew"]
+    assert notes == ["the learners have not stopped within 0 s; no checkpoint yet: the same command begins anew"]
 
 
 @pytest.mark.parametrize("error", [ActorDiedError(), ActorUnavailableError("network", None), LOST, Closed(), GONE])
@@ -452,21 +465,42 @@ def test_a_learner_that_dies_while_the_run_stops_is_said_with_the_checkpoint(mon
     runtime.interrupt()
     assert runtime.run() == "interrupted"
     assert "Fatal Python error" in notes[0]
-    assert "the next start begins anew" in notes[1]
+    assert "the same command begins anew" in notes[1]
+
+
+@pytest.mark.parametrize(
+    ("newest", "going"),
+    [(None, "no checkpoint yet, beginning anew"), (Path("7.pt"), "continuing from the newest checkpoint")],
+)
+def test_where_a_learner_died_a_line_says_whether_there_is_a_checkpoint_to_continue_from(
+    monkeypatch: pytest.MonkeyPatch, newest: Path | None, going: str
+) -> None:
+    notes: list[str] = []
+    group = MagicMock()
+    group.start.side_effect = [ActorDiedError(), 0]
+    group.last_words.return_value = ""
+    group.status.return_value = None
+    group.next_ended.return_value = (Who("learner", 0), "budget_reached")
+    monkeypatch.setattr(ray, "get", lambda reference: reference)
+    monkeypatch.setattr(supervising, "ProcessGroup", lambda *_: group)
+    monkeypatch.setattr(supervising, "gpus_per_learner", lambda *_: 0.0)
+    runtime = supervising.RayRuntime(plan(newest_checkpoint=lambda: newest), noting(notes))
+    assert runtime.run() == "budget_reached"
+    assert notes[-1].startswith("the learner died (") and notes[-1].endswith(f"): {going}")
 
 
 def test_the_newest_checkpoint_that_all_learners_have_is_named(tmp_path: Path) -> None:
-    assert "no checkpoint" in launch.describe_checkpoint(tmp_path, 2)
+    assert launch.newest_checkpoint(tmp_path, 2) is None
     for name in ("1.sha256", "2.sha256", "rank1/1.sha256"):
         path = tmp_path / "checkpoints" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert launch.describe_checkpoint(tmp_path, 2).endswith("checkpoints/1.pt")
-    assert launch.describe_checkpoint(tmp_path, 1).endswith("checkpoints/2.pt")
+    assert launch.newest_checkpoint(tmp_path, 2) == tmp_path / "checkpoints/1.pt"
+    assert launch.newest_checkpoint(tmp_path, 1) == tmp_path / "checkpoints/2.pt"
     (tmp_path / "checkpoints" / "replay").mkdir()
-    assert "no checkpoint" in launch.describe_checkpoint(tmp_path, 1)
+    assert launch.newest_checkpoint(tmp_path, 1) is None
     (tmp_path / "checkpoints" / "replay" / "1.sha256").touch()
-    assert launch.describe_checkpoint(tmp_path, 1).endswith("checkpoints/1.pt")
+    assert launch.newest_checkpoint(tmp_path, 1) == tmp_path / "checkpoints/1.pt"
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cuda"), (0.5, "cpu"), (0.0, "cpu")])

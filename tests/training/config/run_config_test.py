@@ -95,6 +95,19 @@ def test_another_optimizer_takes_nothing_of_the_algorithms_own() -> None:
         ({"topology": {"runtime": "dask"}}, ["topology.runtime", "serial", "threads", "ray"]),
         ({"topology": {"num_learners": 2}}, ["topology.num_learners", "ray", "serial"]),
         ({"topology": {"runtime": "ray", "num_learners": 3}}, ["topology.num_learners", "num_actors", "3 and 2"]),
+        (
+            {"algorithm": "ppo", "hyperparameters": {"network": "mlp"}}
+            | {"topology": {"runtime": "ray", "schedule": "synchronous", "num_learners": 3, "num_actors": 3}},
+            ["topology.num_learners", "must divide hyperparameters.batch_size", "got 3 and 8, which is its default)"],
+        ),
+        (
+            {"topology": {"runtime": "ray", "num_learners": 3, "num_actors": 3}, "hyperparameters": {"batch_size": 11}},
+            ["topology.num_learners", "must divide hyperparameters.batch_size", "got 3 and 11)"],
+        ),
+        (
+            PPO | {"hyperparameters": {"feed_last_action_and_reward": "reward"}},
+            ["key 'hyperparameters.feed_last_action_and_reward'", "'action'", "got 'reward'"],
+        ),
         ({"topology": {"max_policy_lag": 3}}, ["max_policy_lag", "bounded_lag"]),
         ({"topology": {"runtime": "ray", "replay": "own"}}, ["topology.replay", "prioritized replay", "impala"]),
         (APEX | {"topology": {"runtime": "threads", "replay": "own"}}, ["topology.replay", "runtime: ray", "threads"]),
