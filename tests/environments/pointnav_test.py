@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from ddrl.environments.base import registry
-from ddrl.environments.pointnav import DISTANCE_UNIT, FORWARD, LEFT, RIGHT, SIDES, STOP, PointNavEnvs
+from ddrl.environments.pointnav import DISTANCE_UNIT, SIDES, PointNavEnvs
 from ddrl.environments.tools.camera import camera_for
 from ddrl.environments.worlds import egocentric_view, grid_mazes
 from ddrl.environments.worlds.grid_mazes import WALL
+from ddrl.environments.worlds.point_goal import FORWARD, LEFT, RIGHT, STOP
 from ddrl.types import EnvStep
 
 every_task = pytest.mark.parametrize("task", SIDES)
