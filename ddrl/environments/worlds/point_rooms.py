@@ -67,13 +67,21 @@ def drawn_plan(key: int, fewest: int, most: int) -> Plan:
 
 
 def walls(plan: Plan) -> Walls:
-    """Return the walls between rooms, each as long as it is straight, and the pillars that stand alone. No rim."""
+    """Return the walls between rooms, each as long as it is straight, and the pillars that stand alone.
+
+    A wall that reaches the rim of all rooms ends in it; the rim itself is `rim`.
+    """
     boxes = [_box(line, run) for line, opened in enumerate(plan.east.T, start=1) for run in _closed(opened)]
     boxes += [_box(line, run)[:, ::-1] for line, opened in enumerate(plan.south, start=1) for run in _closed(opened)]
     alone = plan.east[:-1] & plan.east[1:] & plan.south[:, :-1] & plan.south[:, 1:]
     boxes += [_box(column + 1, (row + 1, row + 1)) for row, column in np.argwhere(alone).tolist()]
     low, high = np.stack(boxes, axis=1) if boxes else np.zeros((2, 0, 2))
     return Walls((high + low) / 2, (high - low) / 2)
+
+
+def rim(plan: Plan) -> Array:
+    """Return the least and the largest corner [2, 2] of the square that all rooms lie in."""
+    return np.array([[0.0], [(len(plan.south) + 1) * PITCH - THICKNESS]]).repeat(2, axis=1)
 
 
 class PointRooms:
@@ -155,7 +163,7 @@ class PointRooms:
         ends = (np.array(room[::-1]) * PITCH for room in (self.plan.start, self.plan.goal))
         self.start, self.goal = (corner + generator.uniform(low, high, 2) for corner in ends)
         self._direction = float(generator.uniform(-math.pi, math.pi))
-        self.geodesics = Geodesics(walls(self.plan), self.goal, RADIUS)
+        self.geodesics = Geodesics(walls(self.plan), rim(self.plan), self.goal, RADIUS)
         self.shortest = self.geodesics.distance(self.start)
         self.moved = 0.0
 
@@ -206,14 +214,14 @@ class PointRooms:
 
     def _map(self) -> Array:
         """Return the rooms from above [height, width, 3] uint8, north up; the agent's nose points ahead."""
-        side = (len(self.plan.south) + 1) * PITCH + THICKNESS
-        metres = (np.arange(_MAP_PIXELS) + 0.5) * (side / _MAP_PIXELS) - THICKNESS
+        side = float(rim(self.plan)[1, 0])
+        metres = (np.arange(_MAP_PIXELS) + 0.5) * ((side + 2 * THICKNESS) / _MAP_PIXELS) - THICKNESS
         points = np.stack(np.meshgrid(metres, metres), axis=-1)  # [height, width, 2]: to the east, to the south
-        solid: Array = (np.abs(points - side / 2 + THICKNESS) > side / 2 - THICKNESS).any(axis=-1)
+        colours = np.broadcast_to(np.array(_FLOOR), (*points.shape[:2], 3)).copy()
         found = walls(self.plan)
+        colours[((points < 0) | (points > side)).any(axis=-1)] = _WALL
         for middle, half in zip(found.middle, found.half, strict=True):
-            solid |= (np.abs(points - middle) <= half).all(axis=-1)
-        colours = np.where(solid[..., None], _WALL, _FLOOR)
+            colours[(np.abs(points - middle) <= half).all(axis=-1)] = _WALL
         direction = self.env.agent.dir
         nose = self.place + RADIUS * np.array([math.cos(direction), -math.sin(direction)])
         for middle, radius, colour in (

@@ -38,15 +38,18 @@ class Walls(NamedTuple):
 
 
 class Geodesics:
-    """Distances to one goal from anywhere between walls."""
+    """Distances to one goal from anywhere between walls and within a rim."""
 
-    def __init__(self, walls: Walls, goal: Array, radius: float) -> None:
-        """`goal` [2] is a point that an agent of this radius can stand on; a rim around everything is no wall."""
+    def __init__(self, walls: Walls, rim: Array, goal: Array, radius: float) -> None:
+        """`goal` [2] is a point that an agent of this radius can stand on.
+
+        `rim` [2, 2] has the least and the largest corner of a rectangle around everything, which no way leaves.
+        """
         inner = radius * math.cos(_BEND / 2)
         self._middle = walls.middle @ _SIDES.T  # [W, K]
         self._reach = walls.half @ np.abs(_SIDES).T + inner - _TOUCH  # [W, K]: of a polygon, along each normal
         corners, sides = _corners(walls, radius)
-        free = ~self._covered(corners)
+        free = ~self._covered(corners) & ((corners > rim[0]) & (corners < rim[1])).all(axis=1)
         self._points: Array = np.concatenate([goal[None], corners[free]])
         self._sides: Array = np.concatenate([np.zeros((1, 2, 2)), sides[free]])  # the goal is no corner
         self._lengths = self._to_the_goal()
