@@ -39,7 +39,7 @@ def unpack(
     observation: torch.Tensor, image_shape: tuple[int, int, int], vector_size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Unpack observations [N, packed_shape] uint8 to images [N, C, H, W] uint8 (a view) and numbers [N, n] float32."""
-    import torch
+    import torch  # here, since processes that only step environments need no torch
 
     start = math.prod(image_shape)
     image, numbers = observation[:, :start], observation[:, start:]

@@ -2,7 +2,7 @@
 
 A disc of radius r keeps clear of walls where its middle keeps clear of the walls grown by r, whose corners are then
 round. Here each rounded corner is `CORNER_POINTS` points on the arc, and a polygon stands for each wall. It lies within
-the grown wall, so a way is never longer than the exact one. It is shorter by at most a centimetre or two for each right
+the grown wall, so a way is never longer than the exact one. It is shorter by less than a centimetre for each right
 angle that it turns around, with a radius of 0.4 m.
 
 A shortest way is straight between points at which it turns around a wall. So only lines that touch the wall at both
