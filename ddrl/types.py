@@ -65,7 +65,10 @@ class EnvSpec:
     frame_stack: int = 1
     """How many past frames the first axis of an observation holds, the newest last; 1: it is no stack."""
     image_shape: tuple[int, int, int] | None = None
-    """Shape of the image where an observation also holds an instruction (`instruction_words`); None: it does not."""
+    """Shape of the image where an observation also holds an instruction (`instruction_words`) or, with `vector_size`,
+    numbers; None: it holds neither."""
+    vector_size: int = 0
+    """How many numbers an observation holds beside its image (`packed_vector`); 0: none."""
     body_size: int = 0
     """How many numbers of a flat observation, the first ones, are of the agent's body; the others are of its
     surroundings. 0: they are not told apart."""

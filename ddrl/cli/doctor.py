@@ -166,23 +166,25 @@ def _optional() -> Iterator[Finding]:
     found = [name for name in ("EGL", "OSMesa") if ctypes.util.find_library(name)]
     line = f"{' and '.join(found) or 'EGL or OSMesa not found'}, for videos of MuJoCo"
     yield Finding(bool(found), False, line, "apt install libegl1 libgl1-mesa-dri")
-    for tasks, (packages, libraries) in _extras().items():
+    for (packages, libraries), names in _extras().items():
+        tasks = f"tasks {' and '.join(names)}"
         for package in packages:
-            yield _package(package, f"tasks {tasks}", _pip(package))
+            yield _package(package, tasks, _pip(package))
         if libraries:
             remedy = "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
-            yield _found(ctypes.util.find_library, libraries, f"tasks {tasks}", remedy)
+            yield _found(ctypes.util.find_library, libraries, tasks, remedy)
 
 
-def _extras() -> dict[str, tuple[Sequence[str], Sequence[str]]]:
-    """Return what only some tasks need: their name -> packages and libraries, as the adapters declare them."""
-    found: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
+def _extras() -> dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]]:
+    """Return packages and libraries that only some tasks need -> these tasks, as the adapters declare them."""
+    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     with suppress(ImportError, OSError):
         from ddrl.environments.base import registry
 
         for prefix in registry.prefixes():
             with suppress(UserError):  # its simulator is missing, as `_environments` says
-                found |= registry.adapter(prefix).extras
+                for tasks, (packages, libraries) in registry.adapter(prefix).extras.items():
+                    found.setdefault((tuple(packages), tuple(libraries)), []).append(tasks)
     return found
 
 

@@ -1,64 +1,122 @@
-"""Navigation to a point in mazes on a grid, `pointnav/<size>`: a proxy for Habitat's task (Wijmans et al. 2020).
+"""Navigation to a point, `pointnav/<size>`, `pointnav/miniworld_<size>`: a proxy for Habitat's (Wijmans et al. 2020).
 
 What is as in the paper (arXiv 1911.00357): the agent knows the vector to the goal in its own frame (GPS and compass)
 and sees what is before it; it must say that it has arrived (stop), which ends the episode wherever it is; rewards
-and the metric SPL. What is not: scenes, images and motion. Here these are drawn mazes, cells and moves by one cell.
+and the metric SPL (`point_goal`). What is not: the scenes. Here a maze is drawn for each episode, which follows from
+(seed, environment, episode).
 
-- An episode's maze follows from (seed, environment, episode), so a checkpoint holds the agent's place alone. Mazes are
-  drawn some episodes ahead, many at once. There is no loop over environments.
+`pointnav/<size>` has mazes on a grid, cells and moves by one cell.
+
+- A checkpoint holds the agent's place alone. Mazes are drawn some episodes ahead, many at once. There is no loop over
+  environments.
 - An observation is flat: `egocentric_view.depth`, 49 numbers; the goal's Euclidean distance in units of
   `DISTANCE_UNIT` cells; cosine and sine of its direction (0 ahead, positive to the left).
-- The reward of a step is by how many moves the goal came nearer, less `STEP_COST`. A stop on the goal's cell pays
-  `SUCCESS_REWARD` times SPL (`reward: spl`), or without the factor (`success`). With `metric` there is nothing but SPL.
-- SPL (Anderson et al. 2018) of a success is shortest / max(shortest, moved), in moves; of any other end it is 0.
+- Distances are in moves. A stop is a success on the goal's cell.
 - A step costs the same in all mazes. `step_ms` and `step_spread` add time alone (`scene_pace`), and change no result.
+
+`pointnav/miniworld_<size>` has the same mazes of rooms, images and motion of MiniWorld, distances in metres
+(`point_rooms`), and episodes that are played again where a checkpoint is continued (`replayed`). An observation is an
+image and the same three numbers of the compass (`packed_vector`). Only these tasks need MiniWorld.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
 from ddrl.environments.base.adapter import Adapter, Option
 from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
+from ddrl.environments.base.replayed import ReplayedEnvs
 from ddrl.environments.tools.camera import CELLS_PER_SECOND, Camera, twin_camera
-from ddrl.environments.worlds import egocentric_view, grid_mazes
+from ddrl.environments.worlds import egocentric_view, grid_mazes, point_goal, point_rooms
 from ddrl.environments.worlds.grid_mazes import MARGIN, WALL, Mazes
+from ddrl.environments.worlds.point_goal import ACTIONS, FORWARD, STOP
+from ddrl.environments.worlds.point_rooms import PointRooms
 from ddrl.environments.worlds.scene_pace import ScenePace
+from ddrl.errors import UserError
+from ddrl.system.packed_vector import packed_shape
 from ddrl.system.seeding import mixed, seed_for
 from ddrl.types import Array, EnvSpec, EnvStep
 
-VERSION = 1
-"""Part of the protocol id. Raise it when mazes, observations, rewards or ends change."""
+VERSION, ROOMS_VERSION = 1, 1
+"""Parts of the protocol ids. Raise one when mazes, observations, rewards or ends change."""
 SIDES = {"small": (7, 11), "medium": (11, 17), "large": (17, 25), "mixed": (7, 25)}
 """Task -> sides of the smallest and of the largest maze, in cells, rim included."""
-TASKS = tuple(SIDES)
-ACTIONS = ("stop", "forward", "left", "right")
-STOP, FORWARD, LEFT, RIGHT = range(4)
-STEP_COST, SUCCESS_REWARD = 0.01, 2.5
-"""Both as in the paper."""
+ROOMS = {"miniworld_small": (2, 3), "miniworld_medium": (3, 5), "miniworld_large": (5, 7)}
+"""Task in MiniWorld -> fewest and most rooms each way."""
+TASKS = (*SIDES, *ROOMS)
 DISTANCE_UNIT = 10.0
 OBSERVATION_SIZE = egocentric_view.SIZE**2 + 3
 _OPTIONS = {
     "max_steps": Option(500, 1, 100_000),
     "sensors": Option("depth", choices=("depth", "blind")),
-    "reward": Option("spl", choices=("spl", "success", "metric")),
+    "reward": Option("spl", choices=point_goal.REWARDS),
     "step_ms": Option(0.0, 0.0, 1000.0),
     "step_spread": Option(0.0, 0.0, 2.0, unread_with=("step_ms", 0.0)),
 }
-OPTIONS = dict.fromkeys(TASKS, _OPTIONS)
-EXAMPLES: dict[str, dict[str, Any]] = {task: {"max_steps": 20} for task in TASKS}
+_ROOM_OPTIONS = {
+    "max_steps": Option(500, 1, 100_000),
+    "sensors": Option("depth", choices=("depth", "rgb", "blind")),
+    "reward": Option("spl", choices=point_goal.REWARDS),
+    "image_size": Option(84, 42, 84),  # pixels each way
+}
+OPTIONS = {**dict.fromkeys(SIDES, _OPTIONS), **dict.fromkeys(ROOMS, _ROOM_OPTIONS)}
+PACKAGES = ("miniworld", "pyglet")
+"""What the tasks in MiniWorld need."""
+EXTRAS = {"pointnav/miniworld_...": (("miniworld",), ("EGL", "GL", "GLU"))}
+_HAS_MINIWORLD = all(importlib.util.find_spec(package) is not None for package in PACKAGES)
+EXAMPLES: dict[str, dict[str, Any]] = {task: {"max_steps": 20} for task in (*SIDES, *(ROOMS if _HAS_MINIWORLD else ()))}
 _TURN = np.array([0, 0, -1, 1])
 """Action -> what it adds to the heading."""
 _MOST_AHEAD, _MOST_MAZES = 16, 1024
 """Episodes that are drawn ahead: so many of each environment, and of all together."""
 _CELL_PIXELS = 16
+_ROOM_STEPS_PER_SECOND = 10.0
+"""Pictures per second of films of MiniWorld: 2.5 m a second."""
 
 
-def spec(task: str, max_steps: int, sensors: str, reward: str, **pace: float) -> EnvSpec:
-    """Return the spec of one task: flat float32 observations. `pace`, the options of time, is no part of a protocol."""
+def spec(task: str, **options: Any) -> EnvSpec:
+    """Return the spec of one task: flat float32 observations on a grid, an image with a compass in MiniWorld.
+
+    Raise UserError for a task of MiniWorld where a package is not installed.
+    """
+    return _room_spec(task, **options) if task in ROOMS else _grid_spec(task, **options)
+
+
+def make(
+    task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any
+) -> PointNavEnvs | ReplayedEnvs[PointRooms]:
+    """Make `num_envs` environments; `num_threads` is ignored. Raise UserError as `spec`, or without a graphics library.
+
+    Environments on a grid are stepped all at once, those in MiniWorld one after the other.
+    """
+    if task in SIDES:
+        return PointNavEnvs(task, num_envs, seed, **options)
+    found, kept = spec(task, **options), ("sensors", "reward", "image_size")
+    build = partial(PointRooms, ROOMS[task], **{key: options[key] for key in kept})
+    return ReplayedEnvs(found, build, num_envs, seed, max_steps=options["max_steps"])
+
+
+def camera(task: str, seed: int, **options: Any) -> Camera:
+    """Make a camera that films the first episode of `make(task, 1, seed, **options)`: the whole maze from above.
+
+    In MiniWorld what is before the agent, in colour, stands beside it.
+    """
+    twin = make(task, 1, seed, **options)
+    if isinstance(twin, PointNavEnvs):
+        shows = "the whole maze; the goal is green, the agent red, what it sees is lighter"
+        return twin_camera(twin, twin.picture, shows, CELLS_PER_SECOND, ACTIONS)
+    shows = "what is before the agent in colour, and the map; the goal is green, the agent red"
+    return twin_camera(twin, twin.simulations[0].picture, shows, _ROOM_STEPS_PER_SECOND, ACTIONS)
+
+
+def _grid_spec(task: str, max_steps: int, sensors: str, reward: str, **pace: float) -> EnvSpec:
+    """Return the spec of a task on a grid. `pace`, the options of time, is no part of a protocol."""
     smallest, largest = SIDES[task]
     return EnvSpec(
         name=f"pointnav/{task}",
@@ -71,16 +129,26 @@ def spec(task: str, max_steps: int, sensors: str, reward: str, **pace: float) ->
     )
 
 
-def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> PointNavEnvs:
-    """Make `num_envs` environments; `num_threads` is ignored, since nothing is native."""
-    return PointNavEnvs(task, num_envs, seed, **options)
-
-
-def camera(task: str, seed: int, **options: Any) -> Camera:
-    """Make a camera that films the first episode of `make(task, 1, seed, **options)`: the whole maze from above."""
-    twin = make(task, 1, seed, **options)
-    shows = "the whole maze; the goal is green, the agent red, what it sees is lighter"
-    return twin_camera(twin, twin.picture, shows, CELLS_PER_SECOND, ACTIONS)
+def _room_spec(task: str, max_steps: int, sensors: str, reward: str, image_size: int) -> EnvSpec:
+    """Return the spec of a task in MiniWorld. Raise UserError where a package is not installed."""
+    try:
+        versions = "+".join(f"{package}-{version(package)}" for package in PACKAGES)
+    except PackageNotFoundError as error:
+        raise UserError(f"environment 'pointnav/{task}': the package '{error.name}' is not installed") from error
+    fewest, most = ROOMS[task]
+    image_shape = (3 if sensors == "rgb" else 1, image_size, image_size)
+    return EnvSpec(
+        name=f"pointnav/{task}",
+        observation_shape=packed_shape(image_shape, point_rooms.COMPASS_SIZE),
+        observation_dtype="uint8",
+        num_actions=len(ACTIONS),
+        frame_skip=1,
+        protocol=f"pointnav-rooms-{ROOMS_VERSION}+{versions}/{task};rooms{fewest}-{most};"
+        f"{sensors}{image_size}x{image_size},compass{point_rooms.COMPASS_SIZE},{point_rooms.PROTOCOL};{reward};"
+        f"cap{max_steps};autoreset-next-step;raw-rewards",
+        image_shape=image_shape,
+        vector_size=point_rooms.COMPASS_SIZE,
+    )
 
 
 ADAPTER = Adapter(
@@ -89,6 +157,7 @@ ADAPTER = Adapter(
     spec=spec,
     make=make,
     examples=EXAMPLES,
+    extras=EXTRAS,
     camera=camera,
 )
 
@@ -108,7 +177,7 @@ class PointNavEnvs:
         step_ms: float,
         step_spread: float,
     ) -> None:
-        self.spec = spec(task, max_steps, sensors, reward)
+        self.spec = _grid_spec(task, max_steps, sensors, reward)
         self._pace = ScenePace(seed, step_ms, step_spread)
         self.num_envs = num_envs
         self._seed, self._sides = seed, SIDES[task]
@@ -241,12 +310,7 @@ class PointNavEnvs:
         """Return the rewards of a step [B], given the distances before it."""
         left = self._moves_left(self._place)
         shortest = self._distance.take(self._slot() * self._cells**2 + self._stock.start[self._slot()])
-        arrived = stopped & (left == 0)
-        spl: Array = arrived * shortest / np.maximum(shortest, self._moved)
-        if self._reward == "metric":
-            return spl
-        bonus: Array = SUCCESS_REWARD * (spl if self._reward == "spl" else arrived)
-        return before - left - STEP_COST + bonus
+        return point_goal.paid(self._reward, before - left, stopped & (left == 0), shortest, self._moved)
 
     def _observe(self) -> Array:
         """Return the observations [B, OBSERVATION_SIZE]."""

@@ -71,7 +71,7 @@ class ActorCritic(nn.Module):
         self.feed_last_action_and_reward = feed_last_action_and_reward
         self.piece_steps, self.kept_steps = steps_held(spec, network)
         options: dict[str, Any] = {"mlp_size": mlp_size, "scaled_pixels": scaled_pixels}
-        self.torso, self.instructions, self.core, size = make_trunk(
+        self.torso, self.instructions, self.vector, self.core, size = make_trunk(
             spec,
             network,
             generator,
@@ -185,7 +185,8 @@ def _check_keys(
             "lstm_size: 0 and feed_last_action_and_reward: false"
         )
     if separate_value and spec.image_shape is not None:
-        raise UserError(f"separate_value_network: true would not see the instructions of '{spec.name}'; allowed: false")
+        beside = "numbers" if spec.vector_size else "instructions"
+        raise UserError(f"separate_value_network: true would not see the {beside} of '{spec.name}'; allowed: false")
     if normalise and spec.observation_dtype != "float32":
         raise UserError(f"observation_normalisation: true needs float32 observations, but '{spec.name}' has images")
 

@@ -61,9 +61,13 @@ class InstructionChannel(nn.Module):
 
 def instruction_channel(spec: EnvSpec, generator: torch.Generator) -> InstructionChannel | None:
     """Return the encoder of the instructions of `spec`; None if its observations hold none."""
-    return None if spec.image_shape is None else InstructionChannel(spec.image_shape, generator)
+    if spec.image_shape is None or spec.vector_size:
+        return None
+    return InstructionChannel(spec.image_shape, generator)
 
 
 def as_seen_by_torso(spec: EnvSpec) -> EnvSpec:
-    """Return `spec` with the image as its only observation; unchanged if there is no instruction."""
-    return spec if spec.image_shape is None else replace(spec, observation_shape=spec.image_shape, image_shape=None)
+    """Return `spec` with the image as its only observation; unchanged if nothing is packed with an image."""
+    if spec.image_shape is None:
+        return spec
+    return replace(spec, observation_shape=spec.image_shape, image_shape=None, vector_size=0)

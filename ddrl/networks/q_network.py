@@ -70,7 +70,7 @@ class QNetwork(nn.Module):
         self.observation_normaliser = None
         self.reward_normaliser = None
         hidden_gain, _, value_gain = self.gains = (initialisation or TruncatedNormal()).gains
-        self.torso, self.instructions, self.core, size = make_trunk(
+        self.torso, self.instructions, self.vector, self.core, size = make_trunk(
             spec,
             network,
             generator,

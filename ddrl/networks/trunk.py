@@ -1,4 +1,4 @@
-"""The trunk of every network: torso, optional instruction, last action and reward, and an optional LSTM.
+"""The trunk of every network: torso; optional last action and reward, instruction or numbers; and an optional LSTM.
 
 A network has the modules that `make_trunk` returns as its own, under these names, so that checkpoints hold them there.
 """
@@ -15,6 +15,7 @@ from ddrl.networks.initialisation import Gain
 from ddrl.networks.instruction_encoder import InstructionChannel, as_seen_by_torso, instruction_channel
 from ddrl.networks.recurrent import ResettingLSTM
 from ddrl.networks.torsos import Torso, make_torso
+from ddrl.networks.vector_channel import VectorChannel, vector_channel
 from ddrl.types import EnvSpec, RecurrentState
 
 Fed: TypeAlias = Literal[False, True, "action"]
@@ -31,6 +32,7 @@ class Trunk(NamedTuple):
 
     torso: Torso
     instructions: InstructionChannel | None
+    vector: VectorChannel | None
     core: ResettingLSTM | None
     size: int
 
@@ -61,9 +63,10 @@ def make_trunk(
     size = torso.size + (feed_last_action_and_reward is True)
     size += (spec.action_size or spec.num_actions) if feed_last_action_and_reward else 0
     instructions = instruction_channel(spec, generator)
-    size += 0 if instructions is None else instructions.size
+    vector = vector_channel(spec)
+    size += sum(channel.size for channel in (instructions, vector) if channel is not None)
     core = ResettingLSTM(size, lstm_size, generator) if lstm_size else None
-    return Trunk(torso, instructions, core, lstm_size or size)
+    return Trunk(torso, instructions, vector, core, lstm_size or size)
 
 
 def steps_held(spec: EnvSpec, network: str) -> tuple[int, int]:
@@ -77,6 +80,7 @@ class HasTrunk(Protocol):
 
     torso: Torso
     instructions: InstructionChannel | None
+    vector: VectorChannel | None
     core: ResettingLSTM | None
     num_actions: int
 
@@ -99,14 +103,14 @@ def features(
     """Return the features [T * B, F], the observations [T * B, ...] as the torso sees them, and the state after step T.
 
     Args:
-        observation: [T, B, ...] uint8 or float32; may hold an instruction packed with the image.
+        observation: [T, B, ...] uint8 or float32; may hold an instruction or numbers packed with the image.
         last_action: [T, B] int64 or [T, B, A] float32; read only with `feed_last_action_and_reward`, discrete actions
             as one-hot vectors.
         last_reward: [T, B] float32, raw; read only with the same, but not if it is `action`, as `seen_reward`.
         start: [T, B] bool: the recurrent state is set to zero before these steps.
         state: before step 0, from `initial_state` or an earlier output.
     """
-    found, flat, instruction = _seen(network, observation.flatten(0, 1))
+    found, flat, beside = _seen(network, observation.flatten(0, 1))
     if network.feed_last_action_and_reward:
         action = last_action.flatten(0, 1)
         action = action if last_action.is_floating_point() else F.one_hot(action, network.num_actions)
@@ -114,8 +118,8 @@ def features(
             reward = network.seen_reward(last_reward).flatten().unsqueeze(-1)
             found = torch.cat([found, reward.to(found.dtype)], dim=-1)
         found = torch.cat([found, action.to(found.dtype)], dim=-1)
-    if instruction is not None:
-        found = torch.cat([found, instruction.to(found.dtype)], dim=-1)
+    if beside is not None:
+        found = torch.cat([found, beside.to(found.dtype)], dim=-1)
     if network.core is not None:
         outputs, state = network.core(found.view(*observation.shape[:2], found.shape[-1]), start, state)
         found = outputs.flatten(0, 1)
@@ -127,14 +131,16 @@ def features_of_steps(network: HasTrunk, observation: Tensor) -> tuple[Tensor, T
 
     The network has no LSTM, and is not fed last actions and rewards.
     """
-    found, flat, instruction = _seen(network, observation)
-    return (found if instruction is None else torch.cat([found, instruction.to(found.dtype)], dim=-1)), flat
+    found, flat, beside = _seen(network, observation)
+    return (found if beside is None else torch.cat([found, beside.to(found.dtype)], dim=-1)), flat
 
 
 def _seen(network: HasTrunk, observation: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the torso's features of observations [N, ...], what it saw, and features of instructions, if any."""
-    instruction = None
+    """Return the torso's features of observations [N, ...], what it saw, and the features of what is beside it."""
+    beside = None
     if network.instructions is not None:
-        observation, instruction = network.instructions(observation)
+        observation, beside = network.instructions(observation)
+    elif network.vector is not None:
+        observation, beside = network.vector(observation)
     # `forward`, since a call of a module costs as much as a small layer
-    return network.torso.forward(observation), observation, instruction
+    return network.torso.forward(observation), observation, beside

@@ -2,7 +2,7 @@
 
 Unrolls, queues, replays and messages carry one array per observation. So an image [C, H, W] and an instruction are
 stored as the image's bytes and two bytes for each of `WORDS` words. `EnvSpec.image_shape` is set where observations
-are packed.
+are packed. Numbers may stand in place of the words: `packed_vector`.
 """
 
 from __future__ import annotations
@@ -53,4 +53,5 @@ def image_of(observation: Array, spec: EnvSpec) -> Array:
     """Return the images [..., C, H, W] of packed observations [..., n], or the observations if `spec` packs nothing."""
     if spec.image_shape is None:
         return observation
-    return observation[..., :-_WORD_BYTES].reshape(*observation.shape[:-1], *spec.image_shape)
+    size = math.prod(spec.image_shape)
+    return observation[..., :size].reshape(*observation.shape[:-1], *spec.image_shape)

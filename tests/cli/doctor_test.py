@@ -149,7 +149,7 @@ def test_what_the_first_person_tasks_need_is_named_for_each_family(
     monkeypatch.setattr(doctor.ctypes.util, "find_library", lambda name: None if name == "GLU" else name)
     package, library = about("vizdoom is"), about("GLU")
     assert package.line == "vizdoom is not installed, for tasks firstperson/vizdoom_..."
-    assert library.line == "GLU not found, for tasks firstperson/miniworld_..."
+    assert library.line == "GLU not found, for tasks firstperson/miniworld_... and pointnav/miniworld_..."
     assert library.remedy == "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
     assert any(finding.fine and finding.line.startswith("miniworld 2") for finding in lines("optional"))
 

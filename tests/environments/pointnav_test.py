@@ -1,17 +1,28 @@
-"""Navigation to a point: rewards, SPL, ends, observations, seeds and states."""
+"""Navigation to a point: rewards, SPL, ends, observations, seeds and states; the tasks in MiniWorld as environments.
+
+What happens in MiniWorld's rooms is tested in `worlds/point_rooms_test.py`.
+"""
 
 from __future__ import annotations
 
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ddrl.environments import pointnav
 from ddrl.environments.base import registry
-from ddrl.environments.pointnav import DISTANCE_UNIT, FORWARD, LEFT, RIGHT, SIDES, STOP, PointNavEnvs
+from ddrl.environments.pointnav import DISTANCE_UNIT, ROOMS, SIDES, PointNavEnvs
 from ddrl.environments.tools.camera import camera_for
+from ddrl.environments.tools.check import check_environment
 from ddrl.environments.worlds import egocentric_view, grid_mazes
 from ddrl.environments.worlds.grid_mazes import WALL
+from ddrl.environments.worlds.point_goal import FORWARD, LEFT, RIGHT, STOP
+from ddrl.errors import UserError
+from ddrl.system.instruction_words import image_of
+from ddrl.system.packed_vector import vector_of
 from ddrl.types import EnvStep
 
 every_task = pytest.mark.parametrize("task", SIDES)
@@ -289,3 +300,76 @@ def test_the_camera_shows_the_whole_maze_with_the_agent_and_the_goal() -> None:
     assert all((picture == (200, 40, 40)).all(axis=-1).any() for picture in pictures)
     assert len({picture.tobytes() for picture in pictures}) == len(pictures)
     camera.close()
+
+
+def rooms(task: str = "miniworld_small", num_envs: int = 2, seed: int = 1, **options: Any) -> Any:
+    """Environments in MiniWorld, which are closed with the block."""
+    return closing(registry.make(f"pointnav/{task}", num_envs, seed, **options))
+
+
+@pytest.mark.parametrize(("task", "sensors"), [("miniworld_small", "depth"), ("miniworld_medium", "rgb")])
+def test_the_tasks_in_miniworld_conform(task: str, sensors: str) -> None:
+    found = check_environment(f"pointnav/{task}", 60, max_steps=8, sensors=sensors, image_size=42)
+    assert found.terminated > 0
+
+
+@pytest.mark.parametrize(("sensors", "channels"), [("depth", 1), ("rgb", 3), ("blind", 1)])
+def test_an_observation_in_miniworld_is_an_image_and_a_compass(sensors: str, channels: int) -> None:
+    with rooms(sensors=sensors, image_size=48) as env:
+        step = env.reset()
+        images, compass = image_of(step.observation, env.spec), vector_of(step.observation, env.spec.vector_size)
+        for row, world in enumerate(env.simulations):
+            east, south = world.goal - world.place
+            assert compass[row, 0] == pytest.approx(np.hypot(east, south) / 10)
+            assert np.hypot(*compass[row, 1:]) == pytest.approx(1)
+    assert images.shape == (2, channels, 48, 48) and images.any() == (sensors != "blind")
+
+
+def test_the_reward_and_the_sensors_change_no_episode_in_miniworld() -> None:
+    with rooms(image_size=42) as env, rooms(sensors="blind", reward="metric", image_size=42) as other:
+        for step, felt in [
+            (env.reset(), other.reset()),
+            *((env.step(a), other.step(a)) for a in [np.array([1, 2])] * 3),
+        ]:
+            assert np.array_equal(vector_of(step.observation, 3), vector_of(felt.observation, 3))
+
+
+def test_the_limit_truncates_and_a_stop_terminates_in_miniworld() -> None:
+    with rooms(max_steps=3, image_size=42) as env:
+        env.reset()
+        env.step(np.array([LEFT, LEFT]))
+        env.step(np.array([LEFT, LEFT]))
+        last = env.step(np.array([LEFT, STOP]))
+    assert last.truncated.tolist() == [True, False] and last.terminated.tolist() == [False, True]
+
+
+def test_the_protocol_of_miniworlds_tasks_names_what_changes_scores() -> None:
+    changes = ({}, {"max_steps": 9}, {"sensors": "rgb"}, {"sensors": "blind"}, {"reward": "metric"}, {"image_size": 42})
+    specs = [registry.spec_for(f"pointnav/{task}", **options) for task in ROOMS for options in changes]
+    assert len({spec.protocol for spec in specs}) == 18
+    assert all("forward0.25m,turn10deg,arrived0.2m" in spec.protocol for spec in specs)
+    assert {spec.observation_shape for spec in specs} == {(84 * 84 + 12,), (3 * 84 * 84 + 12,), (42 * 42 + 12,)}
+
+
+def test_without_miniworld_its_tasks_are_one_line_and_those_on_a_grid_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(pointnav, "version", missing)
+    for ask in (registry.spec_for, lambda name: registry.make(name, 1, 1)):
+        with pytest.raises(
+            UserError, match=r"^environment 'pointnav/miniworld_small': the package 'miniworld' is not installed$"
+        ):
+            ask("pointnav/miniworld_small")
+    assert made().reset().start.all()
+
+
+def test_the_camera_in_miniworld_shows_the_same_episode_with_a_map() -> None:
+    camera = camera_for("pointnav/miniworld_small", 1, {"image_size": 42})
+    with rooms(num_envs=1, image_size=42) as env:
+        pictures = [camera.reset(env.reset()), *(camera.step(FORWARD, env.step(np.array([FORWARD]))) for _ in range(3))]
+        with pytest.raises(RuntimeError, match="another episode"):
+            camera.step(LEFT, env.step(np.array([RIGHT])))
+    camera.close()
+    assert {picture.shape for picture in pictures} == {(1, 336, 672, 3)}
+    assert len({picture.tobytes() for picture in pictures}) > 1

@@ -113,20 +113,46 @@ class Canvas:
         gl.glEndList()
         return display_list
 
+    def compile_shape(self, world: Any, display_list: int) -> int:
+        """Record the shapes of a world's rooms alone, without colours, for `depth`; `display_list` as for `compile`."""
+        gl = self.gl
+        display_list = display_list or int(gl.glGenLists(1))
+        gl.glNewList(display_list, gl.GL_COMPILE)
+        for switch in (gl.GL_LIGHTING, gl.GL_TEXTURE_2D):
+            gl.glDisable(switch)
+        for room in world.rooms:
+            parts = [(gl.GL_POLYGON, room.floor_verts), (gl.GL_QUADS, room.wall_verts)]
+            for kind, corners in parts if room.no_ceiling else [*parts, (gl.GL_POLYGON, room.ceil_verts)]:
+                gl.glBegin(kind)
+                for corner in corners.tolist():
+                    gl.glVertex3f(*corner)
+                gl.glEnd()
+        gl.glEndList()
+        return display_list
+
+    def depth(self, world: Any, display_list: int, height: int, width: int) -> Array:
+        """Return how far what the agent of a world sees is: [height, width] float32, metres along its line of sight.
+
+        What is nearer than 4 cm is not drawn, and nothing is farther than 100 m. Only the recorded shapes are drawn.
+        """
+        gl = self.gl
+        self._look(world, height, width)
+        gl.glColorMask(False, False, False, False)
+        gl.glClear(gl.GL_DEPTH_BUFFER_BIT)
+        gl.glCallList(display_list)
+        gl.glColorMask(True, True, True, True)
+        stored = np.empty((height, width), dtype=np.float32)
+        place = stored.ctypes.data_as(POINTER(gl.GLfloat))
+        gl.glReadPixels(0, 0, width, height, gl.GL_DEPTH_COMPONENT, gl.GL_FLOAT, place)
+        metres: Array = _Z_NEAR * _Z_FAR / (_Z_FAR - stored * np.float32(_Z_FAR - _Z_NEAR))  # inverts `gluPerspective`
+        return metres[::-1]  # OpenGL begins at the bottom
+
     def draw(self, world: Any, display_list: int, height: int, width: int) -> Array:
         """Return what the agent of a world sees: [height, width, 3] uint8."""
         gl, agent = self.gl, world.agent
-        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._frame_buffer(height, width))
-        gl.glViewport(0, 0, width, height)
+        self._look(world, height, width)
         gl.glClearColor(*world.sky_color, 1.0)
         gl.glClear(gl.GL_COLOR_BUFFER_BIT | gl.GL_DEPTH_BUFFER_BIT)
-        gl.glMatrixMode(gl.GL_PROJECTION)
-        gl.glLoadIdentity()
-        gl.gluPerspective(agent.cam_fov_y, width / height, _Z_NEAR, _Z_FAR)
-        gl.glMatrixMode(gl.GL_MODELVIEW)
-        gl.glLoadIdentity()
-        eye = agent.cam_pos
-        gl.gluLookAt(*eye, *(eye + agent.cam_dir), 0.0, 1.0, 0.0)
         gl.glCallList(display_list)
         for entity in world.entities:
             if not entity.is_static and entity is not agent:
@@ -136,6 +162,19 @@ class Canvas:
         place = picture.ctypes.data_as(POINTER(gl.GLubyte))
         gl.glReadPixels(0, 0, width, height, gl.GL_RGB, gl.GL_UNSIGNED_BYTE, place)
         return picture[::-1]  # OpenGL begins at the bottom
+
+    def _look(self, world: Any, height: int, width: int) -> None:
+        """Draw from now on what a world's agent sees, into the frame buffer of that size."""
+        gl, agent = self.gl, world.agent
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._frame_buffer(height, width))
+        gl.glViewport(0, 0, width, height)
+        gl.glMatrixMode(gl.GL_PROJECTION)
+        gl.glLoadIdentity()
+        gl.gluPerspective(agent.cam_fov_y, width / height, _Z_NEAR, _Z_FAR)
+        gl.glMatrixMode(gl.GL_MODELVIEW)
+        gl.glLoadIdentity()
+        eye = agent.cam_pos
+        gl.gluLookAt(*eye, *(eye + agent.cam_dir), 0.0, 1.0, 0.0)
 
     def _frame_buffer(self, height: int, width: int) -> Any:
         """Return the frame buffer of that size, without multisampling. Raise UserError where the driver has none."""

@@ -16,8 +16,9 @@ An agent step is four of MiniWorld's steps ("frames"), of which only the last is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +46,7 @@ class MiniWorld:
 
         Raise UserError where a graphics library is missing, ModuleNotFoundError without the package.
         """
-        self.env = _environment(task.source)
+        self.env = environment(task.source)
         self.env.max_episode_steps = limit
         self._frame_skip, self._scale, self._size = frame_skip, task.reward_scale, size
         self._list = 0
@@ -101,19 +102,35 @@ class MiniWorld:
         return instruction_words.pack(np.ascontiguousarray(picture.transpose(2, 0, 1)), self._words)
 
 
-def _environment(kind: str) -> Any:
-    """Make an environment that draws nothing itself."""
+def environment(kind: str, build: Callable[[Any], None] | None = None) -> Any:
+    """Make one of MiniWorld's environments, which draws nothing itself; `build` puts up its rooms and all in them.
+
+    Without `build` these are the environment's own. Raise UserError where a graphics library is missing,
+    ModuleNotFoundError without the package.
+    """
     miniworld_drawing.prepare()
+    _remember_files()
     from miniworld import envs
     from miniworld.params import DEFAULT_PARAMS
 
     own_class = getattr(envs, kind)
     env = own_class.__new__(own_class)
+    if build is not None:
+        env._gen_world = partial(build, env)
     env.render_obs = env._render_static = lambda: None  # MiniWorld would draw in every frame
     with miniworld_drawing.current() as canvas, _without_windows(canvas):
         env.__init__()
     env.params = DEFAULT_PARAMS  # of Sign too
     return env
+
+
+@cache
+def _remember_files() -> None:
+    """Let MiniWorld look once for the file of each texture, not for each room: that was two fifths of a reset."""
+    from miniworld import opengl
+
+    module: Any = opengl
+    module.get_file_path = cache(module.get_file_path)
 
 
 @contextmanager
