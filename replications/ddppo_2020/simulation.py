@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddrl.bench.ring import Ring
+from ddrl.analysis.ring import Ring
 
 Values = NDArray[np.float64]
 

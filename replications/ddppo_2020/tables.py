@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddrl.bench.ring import Ring
+from ddrl.analysis.ring import Ring
 from ddrl.system.csv_cells import read_rows
 from replications.ddppo_2020.simulation import Times, Work, frames_per_second
 

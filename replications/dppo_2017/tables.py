@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddrl.bench.ring import Ring
+from ddrl.analysis.ring import Ring
 from ddrl.system.csv_cells import read_rows
 
 MEASUREMENTS = Path(__file__).with_name("measurements.csv")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddrl.bench.ring import Ring
+from ddrl.analysis.ring import Ring
 from ddrl.environments.worlds.scene_pace import SCENE_STEPS
 from ddrl.papers.published import load_published
 from ddrl.training.config.experiments import expand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddrl.bench.ring import Ring
+from ddrl.analysis.ring import Ring
 
 
 def test_a_sum_has_two_hops_less_than_twice_the_workers_each_with_a_part() -> None:
