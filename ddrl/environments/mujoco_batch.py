@@ -47,19 +47,19 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 _OWN = {"engine": Option("threads", choices=("threads",)), "staggered": Option(False)}
 
 
-def _origin(task: str) -> Any:
-    """Return the adapter whose task this is."""
-    return mujoco if task in gymnasium_robots.RULES else dm_control
+def _of_gymnasium(task: str) -> bool:
+    """Return whether a task is one of `mujoco/`, and none of `dm_control/`."""
+    return task in gymnasium_robots.RULES
 
 
-OPTIONS = {task: {**_origin(task).OPTIONS[task], **_OWN} for task in TASKS}
+OPTIONS = {task: {**(mujoco if _of_gymnasium(task) else dm_control).OPTIONS[task], **_OWN} for task in TASKS}
 
 
 def spec(task: str, *, engine: str, staggered: bool, **options: Any) -> EnvSpec:
     """Return the spec of the same task in `mujoco/` or `dm_control/`, with its protocol: scores may be compared."""
-    of_task: EnvSpec = _origin(task).spec(task, **options)
+    single = _single(task, **options)
     first = ";staggered-first-episodes" if staggered else ""
-    return replace(of_task, name=f"mujoco_batch/{task}", protocol=of_task.protocol + first)
+    return replace(single, name=f"mujoco_batch/{task}", protocol=single.protocol + first)
 
 
 def make(task: str, num_envs: int, seed: int, *, num_threads: int = 1, **options: Any) -> BatchedRobots:
@@ -115,7 +115,7 @@ class BatchedRobots:
             current=robot.current,
             force_model=robot.force_model,
         )
-        self._seed, self._stream = seed, f"{_origin(task).__name__.rpartition('.')[2]}/{task}"
+        self._seed, self._stream = seed, _single(task, max_steps=max_steps, **options).name
         self._max_steps = max_steps
         rows = range(num_envs) if staggered else ()
         first = [1 + seed_for(seed, f"mujoco_batch/{task}/{row}/first") % max_steps for row in rows]
@@ -189,7 +189,6 @@ class BatchedRobots:
 
     def _begin(self, rows: Array) -> None:
         """Start the next episode of robots `rows` [n] int32."""
-        self._episode = self._episode.copy()
         self._episode[rows] += 1
         self._steps[rows] = 0
         seeds = [
@@ -205,10 +204,15 @@ class BatchedRobots:
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
 
+def _single(task: str, **options: Any) -> EnvSpec:
+    """Return the spec of the same task where it is simulated one by one."""
+    return mujoco.spec(task, **options) if _of_gymnasium(task) else dm_control.spec(task, **options)
+
+
 @cache
 def _robot(task: str, **options: Any) -> Robot:
     """Return a task's robot; `options` are those of the task, beside `max_steps`."""
-    if task in gymnasium_robots.RULES:
+    if _of_gymnasium(task):
         with closing(mujoco.GymnasiumSimulation(task, {})) as simulation:
             return gymnasium_robots.robot(task, simulation.env, **options)
     with closing(dm_control.SuiteSimulation(task)) as simulation:
