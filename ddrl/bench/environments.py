@@ -73,10 +73,10 @@ def _actions(env: VectorEnv) -> Array:
 
 def _speeds(env: VectorEnv, actions: Array, seconds: float) -> tuple[float, float]:
     """Return how many steps all copies together make, dead ones included, in a second and in a processor's second."""
-    began, worked, steps = time.perf_counter(), time.process_time(), 0
-    while (taken := time.perf_counter() - began) < seconds:
+    began, worked, steps, taken = time.perf_counter(), time.process_time(), 0, 0.0
+    while not steps or taken < seconds:  # one at least: the machine may have been busy with others all the time
         env.step(actions[steps % len(actions)])
-        steps += 1
+        steps, taken = steps + 1, time.perf_counter() - began
     made = steps * env.num_envs
     return made / taken, made / (time.process_time() - worked)
 

@@ -33,6 +33,11 @@ def test_ratios_are_to_the_first_environment_with_as_many_copies_turn_by_turn() 
     assert describe({"measurements": measured})[2].endswith("3.00 (2.00 to 4.00)")
 
 
+def test_a_measurement_has_a_step_at_least_however_busy_the_machine_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toy/catch", "--envs", "2", "--seconds", "1e-9", "--repeats", "2"]) == 0
+    assert "toy/catch" in capsys.readouterr().out
+
+
 def test_discrete_actions_are_drawn_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["toy/catch", *SMALL]) == 0
     assert capsys.readouterr().out.count("toy/catch") == 4
