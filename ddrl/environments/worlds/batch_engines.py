@@ -44,7 +44,7 @@ class Engine(Protocol):
         """
 
     def step(self, rows: Array, controls: Array) -> None:
-        """Advance robots `rows` [n] by an agent step with their rows of `controls` [B, A], in the actuators' units."""
+        """Make an agent step of robots `rows` [n] with their rows of `controls` [B, A], in the actuators' units."""
 
     def shown(self) -> tuple[Any, Any]:
         """Return model and data of the first robot, for pictures."""
@@ -154,7 +154,7 @@ class _ForceProbe:
         """[B, bodies, 6]: torque and force, both in the world's frame, about the centre of mass of the whole robot."""
 
     def measure(self, rows: Array, warmstart: Array) -> None:
-        """Find the forces on robots `rows` [n] in their last step, whose solver began at `warmstart` [n, nv]."""
+        """Measure the forces on robots `rows` [n] in their last step, whose solver began at `warmstart` [n, nv]."""
         seen = {name: array[rows] for name, array in self._seen.items()}
         place, velocity = seen["xpos"][:, _ROOT], seen["cvel"][:, _ROOT]
         turning, offset = velocity[:, :3], place - seen["subtree_com"][:, _ROOT]

@@ -7,7 +7,8 @@ the speeds and shapes of rewards are the tasks' own, and are written down here a
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import mujoco
 import numpy as np
@@ -21,49 +22,58 @@ _SETTLING = 200
 """Sub-steps that the cheetah falls before an episode begins."""
 _WALKER_SPEEDS = {"walker-stand": 0.0, "walker-walk": 1.0, "walker-run": 8.0}
 _WALKER_HEIGHT = 1.2
+Uniform: TypeAlias = Callable[[int, Array, Array], Array]
+"""Seed, lowest and highest values [n] -> a draw [n]."""
 TASKS = ("cheetah-run", *_WALKER_SPEEDS)
 
 
 def robot(task: str, env: Any) -> Robot:
     """Return the robot of `env`, one of the suite's environments."""
-    model, sub_steps = copy.copy(env.physics.model.ptr), round(env.control_timestep() / env.physics.timestep())
-    actions = env.action_spec()
-    bounds = Bounds.between(actions.minimum, actions.maximum)
+    model, actions, generator = copy.copy(env.physics.model.ptr), env.action_spec(), env.task.random
+
+    def uniform(seed: int, low: Array, high: Array) -> Array:
+        generator.seed(seed)  # the suite's own, one number a joint: what it draws does not depend on what came before
+        drawn: Array = generator.uniform(low, high)
+        return drawn
+
+    common = {
+        "model": model,
+        "sub_steps": round(env.control_timestep() / env.physics.timestep()),
+        "bounds": Bounds.between(actions.minimum, actions.maximum),
+        "current": True,
+        "place": along,
+        "healthy": always,
+    }
     if task == "cheetah-run":
-        return _cheetah(model, sub_steps, bounds)
-    return _walker(model, sub_steps, bounds, _WALKER_SPEEDS[task])
+        return _cheetah(model, uniform, common)
+    return _walker(model, uniform, _WALKER_SPEEDS[task], common)
 
 
-def _cheetah(model: Any, sub_steps: int, bounds: Bounds) -> Robot:
+def _cheetah(model: Any, uniform: Uniform, common: Mapping[str, Any]) -> Robot:
     limited = model.jnt_limited == 1
     low, high = model.jnt_range[limited].T
     push, warmstart = _first_push(model)
 
     def start(seed: int) -> tuple[Array, Array]:
         qpos = model.qpos0.copy()
-        qpos[limited] = _uniform(seed, low, high)
+        qpos[limited] = uniform(seed, low, high)
         return qpos + model.opt.timestep * push, push
 
     def reward(fields: Fields, velocity: Array, actions: Array) -> Array:
         return _up_to(fields("sensordata")[:, 0], _CHEETAH_SPEED, _CHEETAH_SPEED, 0.0)
 
     return Robot(
-        model=model,
-        sub_steps=sub_steps,
-        bounds=bounds,
         fields=("sensordata",),
-        current=True,
         start=start,
         warmstart=warmstart,
         settle=_SETTLING - 1,
-        place=along,
         observe=lambda fields: [fields("qpos")[:, 1:], fields("qvel")],
         reward=reward,
-        healthy=always,
+        **common,
     )
 
 
-def _walker(model: Any, sub_steps: int, bounds: Bounds, speed: float) -> Robot:
+def _walker(model: Any, uniform: Uniform, speed: float, common: Mapping[str, Any]) -> Robot:
     limited, hinge = model.jnt_limited == 1, model.jnt_type == int(mujoco.mjtJoint.mjJNT_HINGE)
     drawn = limited | hinge
     low, high = np.where(limited[:, None], model.jnt_range, [-np.pi, np.pi])[drawn].T
@@ -71,7 +81,7 @@ def _walker(model: Any, sub_steps: int, bounds: Bounds, speed: float) -> Robot:
 
     def start(seed: int) -> tuple[Array, Array]:
         qpos = model.qpos0.copy()
-        qpos[drawn] = _uniform(seed, low, high)
+        qpos[drawn] = uniform(seed, low, high)
         return qpos, np.zeros(model.nv)
 
     def observe(fields: Fields) -> list[Array]:
@@ -89,23 +99,13 @@ def _walker(model: Any, sub_steps: int, bounds: Bounds, speed: float) -> Robot:
         return paid
 
     return Robot(
-        model=model,
-        sub_steps=sub_steps,
-        bounds=bounds,
         fields=("xpos", "xmat", "sensordata"),
-        current=True,
         start=start,
         warmstart=np.zeros(model.nv),
-        place=along,
         observe=observe,
         reward=reward,
-        healthy=always,
+        **common,
     )
-
-
-def _uniform(seed: int, low: Array, high: Array) -> Array:
-    """Return the suite's draw for an episode's seed, [n]: one number a joint, by NumPy's generator of old."""
-    return np.random.RandomState(seed).uniform(low, high)
 
 
 def _first_push(model: Any) -> tuple[Array, Array]:
