@@ -44,12 +44,12 @@ def measure(
     measurements: list[dict[str, Any]] = []
     for count in envs:
         with ExitStack() as stack:
-            made = [
-                ({"name": name, "envs": count, "threads": number} | {kind: [] for kind in _KINDS}, env, _actions(env))
-                for name in names
-                for number in threads
-                for env in [stack.enter_context(closing(registry.make(name, count, seed=1, num_threads=number)))]
-            ]
+            made: list[tuple[dict[str, Any], VectorEnv, Array]] = []
+            for name in names:
+                for number in threads:
+                    env = stack.enter_context(closing(registry.make(name, count, seed=1, num_threads=number)))
+                    found = {"name": name, "envs": count, "threads": number} | {kind: [] for kind in _KINDS}
+                    made.append((found, env, _actions(env)))
             for _, env, actions in made:
                 env.reset()
                 for chosen in actions[:WARM_UP_STEPS]:
