@@ -48,7 +48,9 @@ def measure(
             for name in names:
                 for number in threads:
                     env = stack.enter_context(closing(registry.make(name, count, seed=1, num_threads=number)))
-                    found = {"name": name, "envs": count, "threads": number} | {kind: [] for kind in _KINDS}
+                    found: dict[str, Any] = {"name": name, "envs": count, "threads": number} | {
+                        kind: [] for kind in _KINDS
+                    }
                     made.append((found, env, _actions(env)))
             for _, env, actions in made:
                 env.reset()
