@@ -25,27 +25,30 @@ _PACKAGES = "apt install libegl1 libgl1-mesa-dri (or libosmesa6)"
 def simulator_camera(twin: VectorEnv, scene: Callable[[], tuple[Any, Any]], seconds_per_step: float) -> Camera:
     """Make a camera that draws a second simulation: by the model's first camera, or a free one where it has none.
 
-    `scene` returns the simulator's model and data. Raise UserError without a graphics library.
+    `scene` returns the simulator's model, always the same, and its data. Raise UserError without a graphics library.
     """
     context = _graphics()(SIZE, SIZE)
 
     @cache
     def painter() -> _Painter:  # made with the first picture: a task may change its terrain when an episode begins
         context.make_current()
-        return _Painter(*scene())
+        return _Painter(scene()[0])
 
     def free() -> None:
         painter.cache_clear()
         context.free()
 
-    return twin_camera(twin, lambda: painter().draw(), "the simulator's own picture", 1.0 / seconds_per_step, free=free)
+    def draw() -> Array:
+        return painter().draw(scene()[1])
+
+    return twin_camera(twin, draw, "the simulator's own picture", 1.0 / seconds_per_step, free=free)
 
 
 class _Painter:
-    """Draws one simulation in the graphics context that is current."""
+    """Draws simulations of one model in the graphics context that is current."""
 
-    def __init__(self, model: Any, data: Any) -> None:
-        self._model, self._data = model, data
+    def __init__(self, model: Any) -> None:
+        self._model = model
         model.vis.global_.offwidth, model.vis.global_.offheight = SIZE, SIZE
         model.vis.quality.offsamples = 0
         self._scene, self._option = mujoco.MjvScene(model, maxgeom=_MAX_GEOMS), mujoco.MjvOption()
@@ -59,10 +62,10 @@ class _Painter:
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
 
-    def draw(self) -> Array:
+    def draw(self, data: Any) -> Array:
         """Return one picture [1, height, width, 3] uint8."""
         everything = mujoco.mjtCatBit.mjCAT_ALL.value
-        mujoco.mjv_updateScene(self._model, self._data, self._option, None, self._camera, everything, self._scene)
+        mujoco.mjv_updateScene(self._model, data, self._option, None, self._camera, everything, self._scene)
         mujoco.mjr_render(self._frame, self._scene, self._context)
         picture = np.empty((SIZE, SIZE, 3), dtype=np.uint8)
         mujoco.mjr_readPixels(picture, None, self._frame, self._context)

@@ -42,7 +42,13 @@ def film(name: str, seed: int = 3, camera_seed: int = 3) -> tuple[list[Array], f
 
 
 @pytest.mark.parametrize(
-    ("name", "rate"), [("mujoco/HalfCheetah-v5", 20), ("mujoco/Reacher-v5", 50), ("dm_control/cheetah-run", 100)]
+    ("name", "rate"),
+    [
+        ("mujoco/HalfCheetah-v5", 20),
+        ("mujoco/Reacher-v5", 50),
+        ("dm_control/cheetah-run", 100),
+        ("mujoco_batch/Ant-v5", 20),
+    ],
 )
 def test_an_episode_is_filmed_at_the_speed_of_the_simulation(graphics: None, name: str, rate: int) -> None:
     shots, found = film(name)
