@@ -82,7 +82,7 @@ class HasTrunk(Protocol):
 
     @property
     def feed_last_action_and_reward(self) -> Fed:
-        """What it is fed beside observations."""
+        """Return what it is fed beside observations."""
 
     def seen_reward(self, last_reward: Tensor) -> Tensor:
         """Return raw rewards as the network is fed them."""
