@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from ddrl.actors.device_unroll import DeviceCollector
-from ddrl.actors.policy import Policy
+from ddrl.actors.policy import LocalInference, Policy
 from ddrl.actors.unroll import UnrollCollector
 from ddrl.environments.tools.named import NamedEnv
 from ddrl.environments.tools.on_device import HostEnvs
+from ddrl.networks.actor_critic import ActorCritic
 from ddrl.system.seeding import torch_generator
 from ddrl.training.builder import AnyCollector, Builder
 from ddrl.types import Array, EnvStep, Episode, Unroll, VectorEnv
@@ -173,22 +174,29 @@ def test_an_unroll_keeps_its_memory() -> None:
     assert_same(before, first)
 
 
-def test_actions_are_sampled_where_the_generator_is() -> None:
-    builder = Builder(config(), CPU)
-    meta = torch.device("meta")
-    policy = builder.policy("actor", 0, 4)
-    assert policy.last_action.device == CPU
-    assert torch_generator(0, "x", device=CPU).initial_seed() == torch_generator(0, "x").initial_seed()
-    answered = builder.inference(meta, stays=True).infer(_inputs(meta))
-    assert {answered.distribution.device, answered.value.device} == {meta}
-
-
-def _inputs(device: torch.device) -> Any:
-    from ddrl.types import PolicyInput
-
-    flag = torch.zeros(4, dtype=torch.bool, device=device)
-    action, reward = torch.zeros(4, dtype=torch.int64, device=device), torch.zeros(4, device=device)
-    return PolicyInput(torch.zeros(4, 50, device=device), action, reward, flag, ())
+def test_no_step_asks_for_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors on the device `meta` have shapes and no numbers: whoever asked for one, or copied one, would fail."""
+    meta, length = torch.device("meta"), 7
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        spec = tensor_games.TensorGames("track", 4, 0, "meta").spec
+        network = ActorCritic(
+            spec, network="tanh_mlp", generator=torch_generator(0, "x"), observation_normalisation=True, **RECURRENT
+        )
+        inference = LocalInference(network, device=meta, precision="float32", stays=True)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    policy = Policy(inference, 4, torch_generator(0, "policy"), network.family.sample)
+    policy.last_action = policy.last_action.to(meta)  # there are no generators on this device
+    env = tensor_games.TensorGames("track", 4, 0, "meta")
+    collector = DeviceCollector(env, policy, device=meta, actor=0, on_episode=pytest.fail, tasks=["toy/track"] * 4)
+    counted: list[int] = []
+    monkeypatch.setattr(collector, "_count", lambda unroll, ended, before: counted.append(len(ended)))
+    unroll = collector.collect(length)
+    assert {part.device for part in unroll.tensors} == {meta}
+    assert counted == [length]
+    with pytest.raises(NotImplementedError, match="meta"):
+        unroll.reward.sum().cpu()
 
 
 def on_device(env: VectorEnv, policy: Policy, episodes: list[Episode]) -> DeviceCollector:
