@@ -91,7 +91,7 @@ class DeviceCollector:
             if values is not None:
                 values.append(acted.value)
             self._step = step
-        unroll["version"].copy_(acted.version)
+        unroll["version"].fill_(int(acted.version[0]))  # of the host's own tensor: the same one acted all the time
         self._check(unroll)
         self._count(unroll, ended, last.ended)
         index = torch.full_like(self._actor, self.next_index)
