@@ -184,8 +184,9 @@ def _add_bench(added: Any) -> None:
         "--inference",
         nargs="+",
         choices=("local", "device", "central", "workers"),
-        help="where actions are computed: local: in each actor; device: there, as tensors on the run's device; central: beside the learner; workers: beside the "
-        "learner, with environments in processes of their own, as always with runtime ray (local)",
+        help="where actions are computed: local: in each actor; device: there, as tensors on the run's device; "
+        "central: beside the learner; workers: beside the learner, with environments in processes of their own, as "
+        "always with runtime ray (local)",
     )
     bench.add_argument(
         "--sweep",
