@@ -152,7 +152,7 @@ class Wrong:
         (
             "valid",
             torch.zeros(3, dtype=torch.bool, device="meta"),
-            r"torch.bool \[3\] on meta; allowed"),
+            r"torch.bool \[3\] on meta; allowed",
         ),
     ],
 )
