@@ -114,7 +114,7 @@ class UnrollQueue:
         self._early = {(int(unroll.index[0]), int(unroll.actor[0])): unroll for unroll in early}
 
     def move(self, device: torch.device) -> None:
-        """Bring the unrolls that wait to `device`, where those that come will be: a batch is on one device."""
+        """Move the unrolls that wait to `device`, where those that come will be: a batch is on one device."""
         self._ready = deque(unroll.to(device) for unroll in self._ready)
         self._early = {place: unroll.to(device) for place, unroll in self._early.items()}
 

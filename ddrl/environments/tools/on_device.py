@@ -103,10 +103,9 @@ class NamedDeviceEnv:
         return state
 
     def check(self, unroll: Mapping[str, Tensor]) -> None:
-        """Look at the numbers of an unroll, given by name, with one transfer if all are fine.
+        """Raise UserError for a reward or an observation of an unroll, given by name, that `finite` refuses.
 
-        Raise UserError for a reward or an observation that `finite` refuses, and NonFiniteError where the actions
-        before it were not finite.
+        Raise NonFiniteError where the actions before it were not finite. If all numbers are fine, one is transferred.
         """
         parts = [unroll[name] for name in ("observation", "reward", "action") if unroll[name].is_floating_point()]
         if bool(torch.stack([(part.abs() <= finite.LIMIT).all() for part in parts]).all()):
