@@ -119,6 +119,40 @@ class VectorEnv(Protocol):
         """Free native resources."""
 
 
+class TensorStep(NamedTuple):
+    """An `EnvStep` of tensors on one device, for a step there without NumPy; nobody writes to them later."""
+
+    observation: torch.Tensor  # [B, ...] uint8 or float32
+    reward: torch.Tensor  # [B] float32, raw
+    terminated: torch.Tensor  # [B] bool, as are the others
+    truncated: torch.Tensor
+    ended: torch.Tensor
+    start: torch.Tensor
+    valid: torch.Tensor
+
+
+class DeviceVectorEnv(Protocol):
+    """A `VectorEnv` whose actions and steps are tensors on one device. Neither call may wait for the device."""
+
+    spec: EnvSpec
+    num_envs: int
+
+    def reset(self) -> TensorStep:
+        """Start every environment anew: reward 0, `start` and `valid` True, no end."""
+
+    def step(self, actions: torch.Tensor) -> TensorStep:
+        """Apply `actions`: [B] int64, or [B, A] float32 (each dimension is clipped to [-1, 1])."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs to continue with the same bits, with tensors on any device."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken; its tensors are on the CPU."""
+
+    def close(self) -> None:
+        """Free native resources."""
+
+
 class Episode(NamedTuple):
     """An episode that is over."""
 
@@ -162,7 +196,7 @@ class PolicyInput(NamedTuple):
 class PolicyOutput(NamedTuple):
     """A network's answer to a `PolicyInput`."""
 
-    distribution: torch.Tensor  # [B, P] float32, on the CPU
+    distribution: torch.Tensor  # [B, P] float32, where actions are sampled: on the CPU, unless all acting is elsewhere
     state: RecurrentState  # each [B, ...], after this step
     version: int  # of the parameters
     value: torch.Tensor  # [B] float32, where the network is

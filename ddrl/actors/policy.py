@@ -23,14 +23,14 @@ class Policy:
     """Samples actions for B environments with its own generator; `Inference` may be local or shared by all actors."""
 
     def __init__(self, inference: Inference, batch_size: int, generator: torch.Generator, sample: Sampler) -> None:
-        """`sample` chooses actions from the network's outputs."""
+        """`sample` chooses actions from the network's outputs, where `generator` is: `inference` answers there."""
         network = cast(ActingNetwork, inference.network)
         self.inference = inference
         self.sampler = sample
         self._generator = generator
         self._device = next(inference.network.parameters()).device
         self.state: RecurrentState = tuple(part.to(self._device) for part in network.initial_state(batch_size))
-        self.last_action: torch.Tensor = network.no_action(batch_size)
+        self.last_action: torch.Tensor = network.no_action(batch_size).to(generator.device)
 
     def pull(self, params: Parameters, unroll_index: int) -> None:
         """Prepare for unroll `unroll_index`: copy the parameters to act with into a network of its own."""
@@ -63,7 +63,7 @@ class Policy:
         """Return recurrent state and generator alone."""
         return {
             "state": [part.cpu().clone() for part in self.state],
-            "last_action": self.last_action.clone(),
+            "last_action": self.last_action.cpu().clone(),
             "generator": self._generator.get_state(),
         }
 
@@ -75,21 +75,22 @@ class Policy:
     def load_own_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `own_state_dict`."""
         self.state = tuple(part.to(self._device) for part in state["state"])
-        self.last_action = state["last_action"]
+        self.last_action = state["last_action"].to(self._generator.device)
         self._generator.set_state(state["generator"])
 
 
 class LocalInference:
     """Inference with the actor's own network on `device`, without gradients unless the actor enables them."""
 
-    def __init__(self, network: Any, *, device: torch.device, precision: str) -> None:
+    def __init__(self, network: Any, *, device: torch.device, precision: str, stays: bool = False) -> None:
+        """`stays`: distributions stay on `device`; otherwise they are brought to the CPU."""
         self.network = network.to(device)
         self.network.requires_grad_(False)
         self.version = 0
         """Version of the parameters in `network`; set by the code that copies them in."""
         self.device = device
-        self._on_cpu = device.type == "cpu"
-        self._sees_steps_alone = bool(network.sees_steps_alone)
+        self._answers_on = device if stays else torch.device("cpu")
+        self._directly = bool(network.sees_steps_alone) and self._answers_on.type == device.type
         self._precision = precision
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -107,12 +108,13 @@ class LocalInference:
     def infer(self, inputs: PolicyInput) -> PolicyOutput:
         """Make one step of the network for inputs [B, ...], as the caller does in inference mode."""
         with self.autocast():
-            if self._sees_steps_alone and self._on_cpu:
+            if self._directly:
                 distribution, value = self.network.of_steps(inputs.observation)
                 return PolicyOutput(distribution, (), self.version, value)
             parts = (part.to(self.device).unsqueeze(0) for part in inputs[:4])
             output = self.network.forward(*parts, inputs.state)
-        return PolicyOutput(output.distribution[0].cpu(), output.state, self.version, output.value[0])
+        distribution = output.distribution[0].to(self._answers_on)
+        return PolicyOutput(distribution, output.state, self.version, output.value[0])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the parameters in use and their version."""

@@ -13,7 +13,7 @@ from ddrl.actors.env_groups import AllAtOnce, EnvGroup
 from ddrl.actors.policy import Policy
 from ddrl.actors.preemption import Preemption
 from ddrl.interfaces import Parameters, Queue
-from ddrl.types import Array, EnvStep, Episode, PolicyInput, PolicyStep, RecurrentState, Unroll, VectorEnv
+from ddrl.types import Array, EnvSpec, EnvStep, Episode, PolicyInput, PolicyStep, RecurrentState, Unroll, VectorEnv
 
 EpisodeSink = Callable[[Episode], None]
 """Called with each finished episode."""
@@ -134,7 +134,7 @@ class UnrollCollector:
         """
         env, groups = self.env, self._groups
         initial_state = joined_states([tuple(part.cpu().clone() for part in one.policy.state) for one in groups])
-        buffers: dict[str, Any] = _buffers(env, length)
+        buffers: dict[str, Any] = empty_unroll(env.spec, env.num_envs, length)
         arrays: dict[str, Array] = {name: buffer.numpy() for name, buffer in buffers.items()}
         for group in groups:
             group.observe(arrays, 0)
@@ -268,8 +268,10 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
 
 
-def _buffers(env: VectorEnv, length: int) -> dict[str, torch.Tensor]:
-    spec = env.spec
+def empty_unroll(
+    spec: EnvSpec, num_envs: int, length: int, device: torch.device | None = None
+) -> dict[str, torch.Tensor]:
+    """Return room for what every step of an unroll has, by the names of `Unroll`, on `device`; None: the CPU."""
     action = ((spec.action_size,), torch.float32) if spec.action_size else ((), torch.int64)
     kinds = {  # name -> (shape and type of one environment's, steps)
         "observation": ((spec.observation_shape, getattr(torch, spec.observation_dtype)), length + 1),
@@ -285,8 +287,26 @@ def _buffers(env: VectorEnv, length: int) -> dict[str, torch.Tensor]:
         "version": (((), torch.int64), length),
     }
     return {
-        name: torch.empty((steps, env.num_envs, *shape), dtype=dtype) for name, ((shape, dtype), steps) in kinds.items()
+        name: torch.empty((steps, num_envs, *shape), dtype=dtype, device=device)
+        for name, ((shape, dtype), steps) in kinds.items()
     }
+
+
+class Collector(Protocol):
+    """What `UnrollActor` acts with: an `UnrollCollector`, or one whose unrolls are made on a device."""
+
+    policy: Policy
+    next_index: int
+
+    def collect(
+        self,
+        length: int,
+        states: list[RecurrentState] | None = None,
+        values: list[Tensor] | None = None,
+        *,
+        last_value: bool = True,
+    ) -> Unroll:
+        """Return the next unroll, as `UnrollCollector.collect` does."""
 
 
 class HasUnrollLength(Protocol):
@@ -303,7 +323,7 @@ class UnrollActor:
     def __init__(
         self,
         config: HasUnrollLength,
-        collector: UnrollCollector,
+        collector: Collector,
         params: Parameters,
         queue: Queue,
         process: Callable[[Unroll, list[Tensor]], Unroll] | None = None,

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ddrl.actors.policy import from_distribution
-from ddrl.actors.unroll import UnrollActor, UnrollCollector
+from ddrl.actors.unroll import Collector, UnrollActor
 from ddrl.errors import UserError
 from ddrl.interfaces import Parameters, Queue, System, TaskKind
 from ddrl.learners.batch_values import TimeLimits, discounts, evaluate, explained_variance, normalised
@@ -175,8 +175,8 @@ def check(config: Config, spec: EnvSpec, num_learners: int) -> None:
 
 
 def with_values(unroll: Unroll, values: list[Tensor]) -> Unroll:
-    """Return the unroll with the T values [B] that were predicted while acting."""
-    return replace(unroll, values=(torch.stack(values).cpu(),))
+    """Return the unroll with the T values [B] that were predicted while acting, where the unroll is."""
+    return replace(unroll, values=(torch.stack(values).to(unroll.reward.device),))
 
 
 def prepare(
@@ -274,7 +274,7 @@ def appo_loss(
     return weight * loss, metrics
 
 
-def Actor(config: Config, collector: UnrollCollector, params: Parameters, queue: Queue) -> UnrollActor:
+def Actor(config: Config, collector: Collector, params: Parameters, queue: Queue) -> UnrollActor:
     """Make an actor that sends unrolls, with the values that it predicted where the learner reads them."""
     process = with_values if config.values_at == "collection" else None
     return UnrollActor(config, collector, params, queue, process, last_value=False)

@@ -118,7 +118,9 @@ def _summary(config: RunConfig, results: list[Repeat]) -> dict[str, Any]:
 
 
 def system_of(topology: Mapping[str, Any]) -> str:
-    """Return the runtime, and the place of central inference: `ray`, `ray central`, `threads workers`."""
+    """Return the runtime, and the place of central inference or of acting: `ray`, `ray central`, `serial device`."""
+    if topology.get("acting", "host") != "host":
+        return f"{topology['runtime']} {topology['acting']}"
     if topology.get("inference") != "central":
         return str(topology["runtime"])
     return f"{topology['runtime']} {'workers' if topology['central'].get('worker_processes') else 'central'}"

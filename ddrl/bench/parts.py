@@ -14,6 +14,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from ddrl.actors.unroll import UnrollCollector
 from ddrl.bench.processes import descendants, spent
 from ddrl.coordinator.shared_parameters import LiveParameters
 from ddrl.interfaces import Hyperparameters
@@ -81,6 +82,7 @@ def measure_parts(config: RunConfig, seconds: float) -> Parts:
     with ExitStack() as stack:
         run = stack.enter_context(quiet_run(acting))
         collector = run.collectors[0]
+        assert isinstance(collector, UnrollCollector), "parts are measured where steps are arrays"
         env, policy, skip = collector.env, collector.policy, run.spec.frame_skip
         step = env.reset()
         actions = cycle([policy.act(step).action.numpy() for _ in range(16)])

@@ -17,9 +17,13 @@ ENVIRONMENTS = (4, 8, 16, 32)
 INFERENCE: dict[str, dict[str, Any]] = {
     "local": {"inference": "local"},
     "central": {"inference": "central"},
+    "device": {"inference": "local", "acting": "device"},
     "workers": {"inference": "central", "central": {"worker_processes": True}},
 }
-"""Places of inference; for central inference in runtime threads, threads or processes (`workers`) step environments."""
+"""Places of inference; for central inference in runtime threads, threads or processes (`workers`) step environments.
+
+With `device`, environments and unrolls are on the run's device too (`topology.acting`).
+"""
 
 
 def grid(

@@ -186,9 +186,10 @@ def _add_bench(added: Any) -> None:
     bench.add_argument(
         "--inference",
         nargs="+",
-        choices=("local", "central", "workers"),
-        help="where actions are computed: local: in each actor; central: beside the learner; workers: beside the "
-        "learner, with environments in processes of their own, as always with runtime ray (local)",
+        choices=("local", "device", "central", "workers"),
+        help="where actions are computed: local: in each actor; device: there, as tensors on the run's device; "
+        "central: beside the learner; workers: beside the learner, with environments in processes of their own, as "
+        "always with runtime ray (local)",
     )
     bench.add_argument(
         "--sweep",

@@ -37,6 +37,7 @@ LAYOUT = "reports/template.typ"
 
 def train(parsed: argparse.Namespace) -> int:
     import json
+    from dataclasses import asdict
 
     from ddrl.api.launch import train
     from ddrl.api.settings import check_task, run_directory
@@ -48,7 +49,7 @@ def train(parsed: argparse.Namespace) -> int:
     check_task(config, source or CALLER)
     if parsed.print_config:
         values = to_json(config)
-        values["topology"]["env_groups"] = config.topology.env_groups  # also where files leave it out
+        values["topology"] = asdict(config.topology)  # also keys that files leave out
         print(json.dumps(values, indent=1))
         return 0
     secrets = (parsed.token_file, parsed.tls_cert, parsed.tls_key, parsed.tls_ca, parsed.insecure)

@@ -86,7 +86,7 @@ class Order:
 
     @classmethod
     def of(cls, batch: Unroll, learned: Tensor, whole_unrolls: bool, reducer: Reducer, *, own: bool = False) -> Order:
-        """Return the order of the steps of a batch (on the CPU) that are `learned` [T, B] bool, or of unrolls with one.
+        """Return the order of the steps of a batch that are `learned` [T, B] bool, or of unrolls with one.
 
         With `own`, each learner's minibatches are those of its own batch. Every learner must call it.
         """

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddrl.system.closable_condition import ClosableCondition
 from ddrl.system.wait_clock import WaitClock
 from ddrl.types import Unroll, concatenate
+
+if TYPE_CHECKING:
+    import torch
 
 
 class UnrollQueue:
@@ -109,6 +112,11 @@ class UnrollQueue:
         self._columns = sum(unroll.batch_size for unroll in self._ready)
         early = [Unroll(**fields) for fields in state["early"]]
         self._early = {(int(unroll.index[0]), int(unroll.actor[0])): unroll for unroll in early}
+
+    def move(self, device: torch.device) -> None:
+        """Move the unrolls that wait to `device`, where those that come will be: a batch is on one device."""
+        self._ready = deque(unroll.to(device) for unroll in self._ready)
+        self._early = {place: unroll.to(device) for place, unroll in self._early.items()}
 
     def _append(self, unroll: Unroll) -> None:
         self._ready.append(unroll)

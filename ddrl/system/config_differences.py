@@ -13,7 +13,7 @@ NOT_COMPARED = ("recording", "tracking", "checkpoint", "device", "evaluation.per
 """Keys, or groups of keys, that do not change what is computed."""
 EXTENT = ("env_frames", "population.parallel")
 """Keys that say how long a run is and how many members train at once; with other values the same run is continued."""
-LEFT_OUT: Mapping[str, Any] = {"topology.env_groups": 1}
+LEFT_OUT: Mapping[str, Any] = {"topology.env_groups": 1, "topology.acting": "host"}
 """Keys that a written configuration leaves out at this value, as runs from before these keys do."""
 MAX_KEYS = 4
 """The number of differing keys that a message lists."""

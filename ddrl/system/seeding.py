@@ -25,11 +25,11 @@ def numpy_generator(run_seed: int, role: str, index: int = 0) -> np.random.Gener
     return np.random.Generator(np.random.PCG64(seed_for(run_seed, role, index)))
 
 
-def torch_generator(run_seed: int, role: str, index: int = 0) -> torch.Generator:
-    """Return a torch generator for a stream."""
+def torch_generator(run_seed: int, role: str, index: int = 0, device: torch.device | None = None) -> torch.Generator:
+    """Return a torch generator for a stream, which draws on `device`; None: the CPU. Devices draw other numbers."""
     import torch  # here, since processes that only step environments need no torch
 
-    return torch.Generator().manual_seed(seed_for(run_seed, role, index))
+    return torch.Generator(device or "cpu").manual_seed(seed_for(run_seed, role, index))
 
 
 def generator_state(generator: np.random.Generator) -> str:

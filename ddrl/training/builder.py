@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ddrl import algorithms
+from ddrl.actors.device_unroll import DeviceCollector
 from ddrl.actors.env_groups import GroupedEnvs, SteppingThread
 from ddrl.actors.policy import LocalInference, Policy, Sampler
 from ddrl.actors.preemption import Preemption
@@ -17,6 +18,7 @@ from ddrl.actors.unroll import EpisodeSink, UnrollCollector
 from ddrl.environments.base import registry
 from ddrl.environments.base.task_suites import common_spec
 from ddrl.environments.tools.named import NamedEnv, make_env, spec_of
+from ddrl.environments.tools.on_device import make_device_env
 from ddrl.errors import UserError
 from ddrl.interfaces import Actor, Inference, Parameters, Queue, Replay, SharedParameters, SharedStore
 from ddrl.networks.distributions import CATEGORICAL, GAUSSIAN
@@ -28,6 +30,9 @@ from ddrl.types import Episode
 if TYPE_CHECKING:  # an actor with a network of its own connects to no service
     from ddrl.inference.endpoint import Endpoint
     from ddrl.inference.remote_env import RemoteEnv
+
+
+AnyCollector = UnrollCollector | DeviceCollector
 
 
 @dataclass(frozen=True)
@@ -122,9 +127,10 @@ class Builder:
         """Return the seed of the environments of an actor, or of an evaluation."""
         return seed_for(self.config.seed, f"{generation.stream(role)}-environment", index)
 
-    def inference(self, device: torch.device | None = None) -> LocalInference:
-        """Make local inference with a network of its own."""
-        return LocalInference(self.network(), device=device or self.device, precision=self.config.precision)
+    def inference(self, device: torch.device | None = None, *, stays: bool = False) -> LocalInference:
+        """Make local inference with a network of its own; `stays`: its answers stay on the device."""
+        device = device or self.device
+        return LocalInference(self.network(), device=device, precision=self.config.precision, stays=stays)
 
     def policy(
         self,
@@ -133,12 +139,14 @@ class Builder:
         batch_size: int,
         inference: Inference | None = None,
         envs: Sequence[int] | None = None,
+        device: torch.device | None = None,
     ) -> Policy:
         """Make a policy with a network of its own, unless another `inference` is given.
 
-        `envs`: numbers of the environments, among those of all actors, that it acts for; None: it evaluates.
+        `envs`: numbers of the environments, among those of all actors, that it acts for; None: it evaluates. `device`:
+        where actions are sampled; None: on the CPU.
         """
-        generator = torch_generator(self.config.seed, f"{role}-policy", index)
+        generator = torch_generator(self.config.seed, f"{role}-policy", index, device)
         inference = inference or self.inference()
         return Policy(inference, batch_size, generator, self.sampler(inference.network, envs))
 
@@ -188,13 +196,39 @@ class Builder:
             preemption=self._preemption(store),
         )
 
+    def device_collector(
+        self, index: int, on_episode: EpisodeSink, *, generation: Generation = Generation()
+    ) -> DeviceCollector:
+        """Make the collector of an actor that acts on the run's device, with environments and inference of its own."""
+        topology, role, device = self.config.topology, generation.stream("actor"), self.device
+        first, columns = index * topology.envs_per_actor, topology.envs_per_actor
+        env = make_device_env(
+            self.config.environment,
+            columns,
+            self.env_seed("actor", index, generation),
+            device=device,
+            num_threads=topology.env_threads,
+            name=self.describe("actor", index, generation),
+            first_env=first,
+        )
+        inference = self.inference(stays=True)
+        return DeviceCollector(
+            env,
+            self.policy(role, index, columns, inference, range(first, first + columns), device),
+            device=device,
+            actor=index,
+            on_episode=on_episode,
+            tasks=registry.column_tasks(self.config.environment["name"], first, columns),
+            check=env.check,
+        )
+
     def _preemption(self, store: SharedStore | None) -> Preemption | None:
         rule, num_actors = self.config.topology.preemption, self.config.topology.num_actors
         if rule is None or store is None:
             return None
         return Preemption(store, num_actors, threshold=rule.threshold, least_fraction=rule.least_fraction)
 
-    def actor(self, collector: UnrollCollector, params: Parameters, queue: Queue | Replay | SharedParameters) -> Actor:
+    def actor(self, collector: AnyCollector, params: Parameters, queue: Queue | Replay | SharedParameters) -> Actor:
         """Make the algorithm's actor."""
         return self.algorithm.Actor(self.config.hyperparameters, collector, params, queue)
 

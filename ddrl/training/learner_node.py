@@ -269,6 +269,8 @@ class LearnerNode:
         """Continue with the unrolls that `waiting` has returned."""
         if isinstance(self.queue, UnrollQueue):
             self.queue.load_state_dict(state)
+            if self.builder.config.topology.acting == "device":
+                self.queue.move(self.builder.device)
 
     def load_state_dict(self, state: dict[str, Any]) -> str | None:
         """Continue where `state` was taken; return what the user should know of it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ddrl.actors.unroll import EpisodeSink, UnrollCollector
+from ddrl.actors.unroll import EpisodeSink
 from ddrl.coordinator.program import NamedActor, Program, Runtime, Steps
 from ddrl.errors import UserError
 from ddrl.inference.endpoint import Endpoint
@@ -16,7 +17,7 @@ from ddrl.interfaces import Actor, Reducer, Shards, SharedStore
 from ddrl.learners.all_reduce import SingleLearner
 from ddrl.system import processor
 from ddrl.system.seeding import generator_state, set_generator_state
-from ddrl.training.builder import Builder, Generation
+from ddrl.training.builder import AnyCollector, Builder, Generation
 from ddrl.training.config.run_config import RunConfig
 from ddrl.training.config.topology_checks import without_effect
 from ddrl.training.device import resolve_device
@@ -88,7 +89,7 @@ class Run:
             self.records = RankRecords(forward)
         else:
             self.records = RunRecords(self.builder, directory, display or Relay(), identity)
-        self.collectors: list[UnrollCollector] = []
+        self.collectors: Sequence[AnyCollector] = []
         self.actors: list[Actor] = []
         self._remote_actors, self._endpoint = remote_actors, endpoint
         self._distant_replay, self._shards, self._store = replay, shards, store
@@ -149,16 +150,12 @@ class Run:
         """Make those whose environments are in this process; again where a run that did not save them is continued."""
         for collector in self.collectors:
             collector.env.close()
-        builder, generation = self.builder, Generation(self.resumes)
+        builder, generation, topology = self.builder, Generation(self.resumes), self.config.topology
+        make: Callable[..., AnyCollector] = builder.device_collector
+        if topology.acting == "host":
+            make = partial(builder.collector, inference=self.node.central, clock=self.node.stepping_clock)
         self.collectors = [
-            builder.collector(
-                index,
-                self.records.episode,
-                generation=generation,
-                inference=self.node.central,
-                clock=self.node.stepping_clock,
-            )
-            for index in range(self.config.topology.num_actors)
+            make(index, self.records.episode, generation=generation) for index in range(topology.num_actors)
         ]
         actors = [builder.actor(collector, self.params, self.queue) for collector in self.collectors]
         self.actors = [

@@ -39,6 +39,7 @@ SIZE_KEYS = (
     "topology.envs_per_actor",
     "topology.env_groups",
     "topology.env_threads",
+    "topology.acting",
     "topology.learner_threads",
     "topology.queue_capacity",
     "topology.runtime",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ddrl.types import Array, EnvSpec, VectorEnv
+from ddrl.types import Array, DeviceVectorEnv, EnvSpec, VectorEnv
 
 if TYPE_CHECKING:
     from ddrl.environments.tools.camera import Camera
@@ -77,6 +77,10 @@ class Adapter:
     native threads may step the environments."""
     examples: Mapping[str, Mapping[str, Any]]
     """Task -> options: what the conformance check runs on. Episodes must end within some hundred steps."""
+    make_on_device: Callable[..., DeviceVectorEnv | None] | None = None
+    """`make_on_device(task, num_envs, seed, device, **options)`, with every option given: environments that step on a
+    device of torch, such as "cuda:0", and whose steps are tensors there. None: not with these options. Runs with
+    `topology.acting: device` ask for them first, and use those of `make` where there are none."""
     suites: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Name -> tasks that one agent can play: with the same observations, actions and frame skip."""
     reference_scores: str | None = None

@@ -20,7 +20,7 @@ from ddrl.environments.base.task_suites import SuiteEnvs, common_spec
 from ddrl.errors import UserError, unknown_name
 from ddrl.system.plugins import ENVIRONMENTS
 from ddrl.system.seeding import seed_for
-from ddrl.types import EnvSpec, VectorEnv
+from ddrl.types import DeviceVectorEnv, EnvSpec, VectorEnv
 
 
 def prefixes() -> tuple[str, ...]:
@@ -202,6 +202,18 @@ def make(name: str, num_envs: int, seed: int, *, num_threads: int = 1, first_env
     if len(tasks_of(name)) == 1:
         return part(tasks_of(name)[0], num_envs)
     return SuiteEnvs(spec_for(name, **options), part, column_tasks(name, first_env, num_envs))
+
+
+def make_on_device(name: str, num_envs: int, seed: int, device: str, **options: Any) -> DeviceVectorEnv | None:
+    """Make environments that step on a device of torch (`Adapter.make_on_device`); None where there are none.
+
+    A suite has none. Raise UserError as `spec_for`.
+    """
+    given = resolve_options(name, options)
+    found, tasks = _adapter_and_tasks(name, "environment.name")
+    if found.make_on_device is None or len(tasks) > 1:
+        return None
+    return found.make_on_device(tasks[0], num_envs, seed, device, **given)
 
 
 def _options(name: str, where: str) -> dict[str, Option]:

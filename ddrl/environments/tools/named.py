@@ -13,6 +13,38 @@ from ddrl.system.notes import say
 from ddrl.types import Array, EnvSpec, EnvStep, VectorEnv
 
 
+class GuardedCalls:
+    """Calls into environments, one at a time and none after they were closed, whose errors name them."""
+
+    def __init__(self, close: Callable[[], None], name: str) -> None:
+        """`close` frees the environments."""
+        self._close = close
+        self._name = name
+        self._busy = threading.Lock()
+        self._closed = False
+
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what `method` returns. Raise Closed after `close`, and what it raises as a crash (see `NamedEnv`)."""
+        with self._busy:
+            if self._closed:
+                raise Closed
+            return named(self._name, method, *arguments)
+
+    def close(self) -> None:
+        """Close the environment, but not while another thread steps it, since it may not be freed there.
+
+        Print an error and go on: the environment was closed because it is no longer needed, and its results count.
+        """
+        self._closed = True
+        if self._busy.acquire(blocking=False):
+            try:
+                named(self._name, self._close)
+            except UserError as error:
+                say(f"{error} (as it was closed)")
+            finally:
+                self._busy.release()
+
+
 class NamedEnv:
     """A `VectorEnv` whose errors are a `ddrl.errors.crash` of its name, with what was raised as the cause.
 
@@ -32,8 +64,9 @@ class NamedEnv:
         self._steps = 0
         self._form: list[Any] = []
         """Shapes and dtypes of the newest step that was well formed: most steps are like the one before."""
-        self._busy = threading.Lock()
-        self._closed = False
+        self._guard = GuardedCalls(env.close, name)
+        self._call: Callable[..., EnvStep] = self._guard.call
+        self.close = self._guard.close
 
     def reset(self) -> EnvStep:
         """Reset the environment. Raise UserError for a number that is not finite or too large, Closed after `close`."""
@@ -63,15 +96,8 @@ class NamedEnv:
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = _named(self._name, self._env.state_dict)
+        state: dict[str, Any] = named(self._name, self._env.state_dict)
         return state
-
-    def _call(self, method: Callable[..., EnvStep], *arguments: Array) -> EnvStep:
-        with self._busy:
-            if self._closed:
-                raise Closed
-            step: EnvStep = _named(self._name, method, *arguments)
-        return step
 
     def _check_form(self, step: EnvStep) -> None:
         try:
@@ -89,20 +115,6 @@ class NamedEnv:
         place = f"step {self._steps} of this process, column {found.column} of {self.num_envs}{task}"
         return UserError(f"{self._name}: {place}: the {found.what}; {before}")
 
-    def close(self) -> None:
-        """Close the environment, but not while another thread steps it, since it may not be freed there.
-
-        Print an error and go on: the environment was closed because it is no longer needed, and its results count.
-        """
-        self._closed = True
-        if self._busy.acquire(blocking=False):
-            try:
-                _named(self._name, self._env.close)
-            except UserError as error:
-                say(f"{error} (as it was closed)")
-            finally:
-                self._busy.release()
-
 
 def make_env(
     environment: Mapping[str, Any], num_envs: int, seed: int, *, num_threads: int, name: str, first_env: int = 0
@@ -115,7 +127,7 @@ def make_env(
     def make() -> VectorEnv:
         return registry.make(**environment, num_envs=num_envs, seed=seed, num_threads=num_threads, first_env=first_env)
 
-    env = _named(name, make, keep=(UserError,))
+    env = named(name, make, keep=(UserError,))
     return NamedEnv(env, name, registry.column_tasks(environment["name"], first_env, num_envs))
 
 
@@ -133,11 +145,11 @@ def spec_of(
         registry.check_read(environment["name"], options, given=own, where=where)
         return registry.spec_for(environment["name"], **options)
 
-    spec: EnvSpec = _named(f"environment {environment['name']}", checked, keep=(UserError,))
+    spec: EnvSpec = named(f"environment {environment['name']}", checked, keep=(UserError,))
     return spec
 
 
-def _named(name: str, work: Callable[..., Any], *arguments: Any, keep: tuple[type[Exception], ...] = ()) -> Any:
+def named(name: str, work: Callable[..., Any], *arguments: Any, keep: tuple[type[Exception], ...] = ()) -> Any:
     """Return `work(*arguments)`; raise what it raises as a crash of that name, except for `keep`."""
     with EnvironmentCall(name):
         try:

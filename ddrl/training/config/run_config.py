@@ -21,6 +21,7 @@ from ddrl import algorithms
 from ddrl.algorithms import Algorithm
 from ddrl.errors import Command, UserError, about, unknown_name
 from ddrl.interfaces import Hyperparameters, System
+from ddrl.system.config_differences import LEFT_OUT
 from ddrl.system.config_types import STRICT
 from ddrl.system.plugins import ALGORITHMS
 from ddrl.system.text_files import read_json, read_yaml
@@ -294,12 +295,14 @@ def read_mapping_of(path: Path) -> dict[str, Any]:
 def to_json(config: RunConfig) -> dict[str, Any]:
     """Return plain data, as JSON has it, from which `parse_run_config` makes an equal configuration.
 
-    Without `peer` where there is none, and without one group of environments: runs from before these keys keep their
-    names and files.
+    Without `peer` where there is none, and without keys of the topology that runs from before these keys could not
+    have: so they keep their names and files.
     """
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
-    if config.topology.env_groups == 1:
-        del values["topology"]["env_groups"]
+    for key, before in LEFT_OUT.items():
+        group, _, name = key.partition(".")
+        if values[group][name] == before:
+            del values[group][name]
     return values if config.peer else {key: value for key, value in values.items() if key != "peer"}
 
 

@@ -74,6 +74,10 @@ class Topology:
     """Actors act with parameters this many updates old (controlled lag, IMPALA Figure E.1)."""
     queue_capacity: PositiveInt = 2
     """Unrolls (of `envs_per_actor` columns) that wait for the learner before actors block (asynchronous schedule)."""
+    acting: Literal["host", "device"] = "host"
+    """host: steps are arrays in main memory, and actions are sampled there; device: environments' steps, the policy and
+    unrolls are tensors on the run's `device`, and the learner reads them where they are (runtimes serial and threads,
+    schedule synchronous). Environments that know no tensors are copied from and to a GPU in each step."""
     inference: Literal["local", "central"] = "local"
     """local: each actor has a copy of the network; central: the learner infers for all of them (in runtime ray, for
     processes of environments that send observations and get actions)."""

@@ -37,6 +37,7 @@ def check_topology(config: RunConfig) -> None:
     _check_preemption(config)
     _check_inference(topology)
     _check_groups(topology)
+    _check_acting(config)
     _check_replay(config)
     if config.system.store == "prioritized" or config.system.moves == "gradients":
         return
@@ -192,6 +193,24 @@ def _check_groups(topology: Topology) -> None:
         raise _refused("env_groups", rule, f"{topology.env_groups} with {topology.inference}")
     if topology.envs_per_actor % topology.env_groups:
         raise _refused("env_groups", f"must divide envs_per_actor {topology.envs_per_actor}", topology.env_groups)
+
+
+def _check_acting(config: RunConfig) -> None:
+    """Refuse unrolls on the run's device where what takes them is elsewhere, or keeps them."""
+    topology, system = config.topology, config.system
+    if topology.acting == "host":
+        return
+    kind = (system.moves, system.store, system.parameters)
+    if kind != ("unrolls", "queue", "versions") or config.hyperparameters.stored_columns:
+        rule = "may be device only with an algorithm that learns from each unroll once, from a queue without a replay"
+        raise _refused("acting", rule, config.algorithm)
+    place = (topology.runtime, topology.inference, topology.schedule, topology.prefetch)
+    if place[0] == "ray" or place[1:] != ("local", "synchronous", False):
+        rule = (
+            "may be device only with 'topology.runtime: serial' or threads, inference: local, schedule: synchronous "
+            "and prefetch: false, since actors and learner share the device and take turns"
+        )
+        raise _refused("acting", rule, f"{', '.join(place[:3])}, prefetch {json.dumps(topology.prefetch)}")
 
 
 def _check_adjustment(topology: Topology) -> None:

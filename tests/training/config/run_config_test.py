@@ -18,6 +18,7 @@ from tests.runs import BASE, config, merged, small
 
 IMPACT, PPO = {"algorithm": "impact"}, {"algorithm": "ppo"}
 APEX = {"algorithm": "apex_dqn", "hyperparameters": {"actor_update_period": 5, "optimizer": {"name": "adam"}}}
+DEVICE = {"acting": "device", "schedule": "synchronous"}
 
 
 @pytest.mark.parametrize("changes", [{}, merged(APEX, {"hyperparameters": {"network": "mlp", "mlp_size": [24, 12]}})])
@@ -138,6 +139,26 @@ def test_another_optimizer_takes_nothing_of_the_algorithms_own() -> None:
             ["topology.env_groups", "divide envs_per_actor 4", "got 3"],
         ),
         ({"topology": {"env_groups": 0}}, ["topology.env_groups", "greater than 0"]),
+        ({"topology": {"acting": "gpu"}}, ["topology.acting", "'host' or 'device'", "gpu"]),
+        ({"topology": {"acting": "device"}}, ["topology.acting", "schedule: synchronous", "got serial, local, asynch"]),
+        (
+            {"topology": DEVICE | {"runtime": "ray"}},
+            ["topology.acting", "'topology.runtime: serial' or threads", "got ray, local, synchronous"],
+        ),
+        (
+            {"topology": DEVICE | {"inference": "central"}},
+            ["topology.acting", "inference: local", "serial, central"],
+        ),
+        (
+            {"topology": DEVICE | {"runtime": "threads", "prefetch": True}},
+            ["topology.acting", "prefetch: false", "prefetch true"],
+        ),
+        (
+            {"topology": DEVICE, "hyperparameters": {"batch_size": 16, "replay_fraction": 0.5}},
+            ["topology.acting", "from a queue without a replay", "got impala"],
+        ),
+        (IMPACT | {"topology": DEVICE}, ["topology.acting", "learns from each unroll once", "got impact"]),
+        (APEX | {"topology": {"acting": "device"}}, ["topology.acting", "from a queue", "got apex_dqn"]),
         (
             APEX | {"topology": {"runtime": "ray", "inference": "central", "replay": "own"}},
             ["topology.replay", "inference: local", "ray and central"],
