@@ -53,9 +53,8 @@ def wanted_filters(settings):
     lists = {name: settings[name] for name in FILTERS if name != "seeds"}
     names = settings["papers"] or allowed
     left = experiments.narrowed(names, **lists, asked=sys.argv, root=ROOTS)
-    return {
-        paper: filters | {"seeds": settings["seeds"]} for paper, filters in left.items()
-    }
+    seeds = {"seeds": settings["seeds"]}
+    return {paper: filters | seeds for paper, filters in left.items()}
 
 
 def filter_options(wildcards):

@@ -85,6 +85,8 @@ def _from_zero(axes: Axes) -> None:
 
 def scaling(efficiency: pd.DataFrame, predictions: pd.DataFrame) -> Figure:
     """Show speed-ups over one worker by the number of workers: of runs, and of the simulation."""
+    if predictions.empty:
+        return panels.nothing()
     canvas = plots.new_figure("column", 2.6)
     axes = canvas.subplots()
     ticks = sorted(set(predictions["workers"]))
