@@ -53,6 +53,7 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--environment",
         nargs="+",
+        action="extend",
         default=[],
         metavar="KEY=VALUE",
         help="options in which the environment differs from the run's, such as friction=0.4 obstacles=false",

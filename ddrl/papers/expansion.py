@@ -78,14 +78,15 @@ def narrowed(
 ) -> dict[str, dict[str, list[str] | None]]:
     """Return for each of several papers the part of the lists that it knows, as filters for `expand`.
 
-    Leave out a paper that knows none of a list. Raise UserError for a name that is unknown, or unknown to all papers
-    among the words `asked`, and if no paper is left.
+    Leave out a paper that knows none of a list. Raise UserError for a name that no paper knows, with the names of the
+    papers among the words `asked`, and if no paper is left.
     """
     wanted = {"experiments": experiments, "variants": variants, "environments": environments}
     known = {paper: _names(load_experiments(folder_of(paper, root)).values()) for paper in names}
     among = [own for paper, own in known.items() if paper in asked] or list(known.values())
     for kind, values in wanted.items():
-        _check_filter(kind.removesuffix("s"), values, [name for own in among for name in own[kind]])
+        allowed, shown = ({name for own in papers for name in own[kind]} for papers in (known.values(), among))
+        _check_filter(kind.removesuffix("s"), values, allowed, shown)
     found = {}
     for paper, own in known.items():
         filters = {
@@ -108,12 +109,15 @@ def _names(entries: Collection[Experiment]) -> dict[str, list[str]]:
     }
 
 
-def _check_filter(kind: str, wanted: Sequence[str] | None, allowed: Iterable[str]) -> None:
+def _check_filter(
+    kind: str, wanted: Sequence[str] | None, allowed: Collection[str], shown: Collection[str] | None = None
+) -> None:
+    """Raise UserError unless `wanted` is None or a list of `allowed` names; the error lists those that are `shown`."""
     if wanted is None:
         return
     if isinstance(wanted, str) or not all(isinstance(name, str) for name in wanted) or not wanted:
         raise UserError(f"key '{kind}s': must be a list of names (got {wanted!r})")
-    check_known(kind, wanted, set(allowed))
+    check_known(kind, [name for name in wanted if name not in allowed], set(shown or allowed))
 
 
 def _check_seeds(seeds: Any) -> None:

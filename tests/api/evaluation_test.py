@@ -39,7 +39,7 @@ def test_the_environment_may_differ_from_the_one_of_the_run(tmp_path: Path, caps
     found = ddrl.evaluate(run, episodes=3, environment=changes)
     assert max(found.lengths) <= 7 < max(ddrl.evaluate(run, episodes=3).lengths)
     words = ["evaluate", str(run.directory), "--episodes", "3"]
-    assert cli.main([*words, "--environment", "max_steps=7", "sensors=blind", "--json"]) == 0
+    assert cli.main([*words, "--environment", "max_steps=7", "--environment", "sensors=blind", "--json"]) == 0
     (printed,) = json.loads(capsys.readouterr().out)
     assert (found.returns, found.lengths, changes) == tuple(
         printed[key] for key in ("returns", "lengths", "environment")

@@ -76,7 +76,7 @@ class Progress:
         if self._in_terminal:
             self._bar.update(self._task, completed=counts.env_frames, description=text)
         else:
-            left = f" | {(self._budget - counts.env_frames) / speed:,.0f} s left" if frames else ""
+            left = f" | {max(0, self._budget - counts.env_frames) / speed:,.0f} s left" if frames else ""
             self.note(f"{counts.env_frames:,} / {self._budget:,} frames | {text}{left}")
 
     def _show_evaluation(self, now: float, latest: Metrics) -> None:

@@ -53,6 +53,17 @@ def test_a_run_without_a_frame_yet_and_one_that_went_back_to_a_checkpoint_are_sh
     assert lines == ["400 / 1,000 frames | 0 frames/s", "300 / 1,000 frames | 0 frames/s"]
 
 
+def test_a_run_past_its_budget_has_no_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last batch may go beyond the budget."""
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    shown = Progress(1000)
+    for frames in (0, 1400):
+        shown.show(Counts(frames, 0, 0), {})
+    assert capsys.readouterr().err.splitlines()[-1].endswith(" | 0 s left")
+
+
 def test_the_first_return_is_a_line_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     shown = Progress(1000)
     shown.show(Counts(0, 0, 0), {})
