@@ -27,7 +27,7 @@ import psutil
 
 from ddrl.environments import dm_control, mujoco
 from ddrl.environments.base.adapter import Adapter, Option
-from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
+from ddrl.environments.base.contract import accepted_actions, first_step, loaded_arrays, saved_state
 from ddrl.environments.tools.camera import Camera
 from ddrl.environments.tools.simulator_camera import simulator_camera
 from ddrl.environments.worlds import gymnasium_robots, suite_robots
@@ -169,8 +169,7 @@ class BatchedRobots:
 
         Raise UserError for a state of another protocol, seed or number of environments.
         """
-        check_state(state, set(self._state()), self.spec, self._seed, self.num_envs)
-        loaded = {key: state[key].numpy().copy() for key in self._state()}
+        loaded = loaded_arrays(state, self._state(), self.spec, self._seed, self.num_envs)
         self._episode, self._ended = loaded["episode"], loaded["ended"]
         self._steps, self._place = loaded["steps"], loaded["place"]
         self._engine.state[:] = loaded["simulations"]

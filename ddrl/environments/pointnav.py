@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ddrl.environments.base.adapter import Adapter, Option
-from ddrl.environments.base.contract import accepted_actions, check_state, first_step, saved_state
+from ddrl.environments.base.contract import accepted_actions, first_step, loaded_arrays, saved_state
 from ddrl.environments.base.replayed import ReplayedEnvs
 from ddrl.environments.tools.camera import CELLS_PER_SECOND, Camera, twin_camera
 from ddrl.environments.worlds import egocentric_view, grid_mazes, point_goal, point_rooms
@@ -233,8 +233,7 @@ class PointNavEnvs:
 
         Raise UserError for a state of another protocol, seed or number of environments.
         """
-        check_state(state, set(self._state()), self.spec, self._seed, self.num_envs)
-        loaded = {key: state[key].numpy().copy() for key in self._state()}
+        loaded = loaded_arrays(state, self._state(), self.spec, self._seed, self.num_envs)
         self._episode, self._ended = loaded["episode"], loaded["ended"]
         self._place, self._heading = loaded["place"], loaded["heading"]
         self._steps, self._moved = loaded["steps"], loaded["moved"]

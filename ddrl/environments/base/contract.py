@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,3 +66,11 @@ def check_state(state: Mapping[str, Any], keys: set[str], spec: EnvSpec, seed: i
     count = len(state["loads" if "loads" in keys else "episode"])
     if count != num_envs:
         raise UserError(f"environment state: {count} environments; allowed: {num_envs}")
+
+
+def loaded_arrays(
+    state: Mapping[str, Any], keys: Collection[str], spec: EnvSpec, seed: int, num_envs: int
+) -> dict[str, Array]:
+    """Return copies of the arrays of a state from `saved_state`, by key. Raise as `check_state`."""
+    check_state(state, set(keys), spec, seed, num_envs)
+    return {key: state[key].numpy().copy() for key in keys}
